@@ -1,0 +1,106 @@
+"""Find a GPU by any of its names: the user's hwdb folder over the shipped one, one TOML a GPU."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from perfmodel._resources import layers
+from perfmodel.errors import InputError, unknown_name
+from perfmodel.hw.schema import Sheet, build, read_sheet
+from perfmodel.hw.spec import GpuSpec
+
+_BRANDS = re.compile(r"^(nvidia|tesla|geforce)+")
+_ARCH = re.compile(r"sm_\d{2,3}")
+Stamp = tuple[int, int]
+
+
+def gpus() -> list[str]:
+    """Canonical names of all known GPUs, sorted. Reads no file."""
+    return sorted(files())
+
+
+def gpu(name: str | GpuSpec) -> GpuSpec:
+    """The GPU of that name; a GpuSpec is returned as it is.
+
+    A name is a canonical one ("h100_sxm"), an alias ("H100") or the driver's ("NVIDIA H100 80GB HBM3"); case, spaces, dashes and
+    the leading brand do not matter. Only a canonical name avoids looking into the other files.
+    """
+    if isinstance(name, GpuSpec):
+        return name
+    if not isinstance(name, str):
+        raise InputError(f"a GPU is a name or a GpuSpec, not {type(name).__name__} {name!r}")
+    known = files()
+    wanted = normalise(name)
+    path = {normalise(stem): path for stem, path in known.items()}.get(wanted)
+    if path is None:
+        index, broken = aliases()
+        if wanted not in index:
+            raise broken[0] if broken else unknown_name("GPU", name, known)
+        path = known[index[wanted]]
+    return load(path)
+
+
+def files() -> dict[str, Path]:
+    """Canonical name -> file; a user's file replaces the shipped one of the same name."""
+    return {path.stem: path for folder in reversed(layers("hwdb")) for path in sorted(folder.glob("*.toml"))}
+
+
+def load(path: Path) -> GpuSpec:
+    """The GPU of one file, from memory while neither it nor its architecture's file has changed."""
+    arch = arch_file(_sheet(path, _stamp(path)).text["arch"], path)
+    return _spec(path, _stamp(path), arch, _stamp(arch))
+
+
+def arch_file(arch: str, wanted_by: Path | str) -> Path:
+    """File of the facts common to a compute capability ("sm_90")."""
+    candidates = [folder / "arch" / f"{arch}.toml" for folder in layers("hwdb")]
+    for path in candidates:
+        if _ARCH.fullmatch(arch) and path.is_file():
+            return path
+    known = sorted({p.stem for c in candidates for p in c.parent.glob("*.toml")})
+    raise InputError(f"{wanted_by}: unknown arch {arch!r}: use one of {', '.join(known)} or add hwdb/arch/{arch}.toml")
+
+
+def arch_sheet(arch: str, wanted_by: Path | str) -> Sheet:
+    """Facts common to a compute capability, with its `lint` and `draft` tables."""
+    path = arch_file(arch, wanted_by)
+    return _sheet(path, _stamp(path))
+
+
+def aliases() -> tuple[dict[str, str], list[InputError]]:
+    """Normalised alias or driver name -> canonical name, and the files that could not be read. A user's alias wins."""
+    index: dict[str, str] = {}
+    broken: list[InputError] = []
+    for stem, path in files().items():
+        try:
+            sheet = _sheet(path, _stamp(path))
+        except InputError as error:
+            broken.append(error)
+            continue
+        index.update(dict.fromkeys(map(normalise, (*sheet.aliases, sheet.text["full_name"])), stem))
+    return index, broken
+
+
+def normalise(name: str) -> str:
+    """Reduce a name to what tells GPUs apart: lower case letters and digits without the leading brand."""
+    return _BRANDS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}): make it readable or delete it") from error
+    return stat.st_mtime_ns, stat.st_size
+
+
+@lru_cache(maxsize=512)
+def _sheet(path: Path, stamp: Stamp) -> Sheet:
+    return read_sheet(path)
+
+
+@lru_cache(maxsize=512)
+def _spec(path: Path, stamp: Stamp, arch: Path, arch_stamp: Stamp) -> GpuSpec:
+    return build(_sheet(path, stamp), _sheet(arch, arch_stamp))

@@ -1,0 +1,147 @@
+"""The public predictions: one operator, one Triton config, or a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.errors import InputError, unknown_name
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.kernels import kernel_family
+from perfmodel.kernels.configs import Configs, parse_configs
+from perfmodel.kernels.facts import Facts, facts_for
+from perfmodel.kernels.terms import Terms, constant_values
+from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.model import FittedModel
+from perfmodel.units import US_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+CalibrationLike = str | Path | Calibration | None
+
+
+class Operator(Protocol):
+    """Anything with a kind and a dtype: Gemm, Attention, MoE, Collective, MemoryBound."""
+
+    @property
+    def kind(self) -> str:
+        """`gemm`, `attention`, `moe`, `collective` or `memory`."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """Element type."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How long one thing takes, how sure that is and what it rests on.
+
+    Times are microseconds; low and high bound the nominal 80 % interval. `tier` is spec, calibrated or measured; `in_domain` is
+    False where the model extrapolates; `terms` holds what each resource alone would take.
+    """
+
+    latency_us: float
+    low_us: float
+    high_us: float
+    bound: str
+    terms: Mapping[str, float]
+    tier: str
+    in_domain: bool
+    model_id: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPredictions:
+    """Predictions of n configs of one kernel: arrays of length n, microseconds, and the terms behind them."""
+
+    latency_us: Floats
+    low_us: Floats
+    high_us: Floats
+    terms: Terms
+    model: FittedModel
+    in_domain: npt.NDArray[np.bool_]
+
+
+def predict_configs(
+    family: str, gpu: GpuSpec, sizes: Mapping[str, Any], dtype: str, configs: Configs, facts: Facts, model: FittedModel
+) -> ConfigPredictions:
+    """Latency of each config: physics with the model's constants, times its residual. `sizes` are scalars or arrays beside the configs."""
+    terms: Terms = kernel_family(family).terms(
+        gpu, **sizes, dtype=dtype, configs=configs, facts=facts, constants=constant_values(family, model.constants)
+    )
+    count = len(configs)
+    latency = terms.latency_s * US_PER_S * model.correction(terms.features, count)
+    low, high = model.interval
+    return ConfigPredictions(latency, latency * np.exp(low), latency * np.exp(high), terms, model, model.in_domain(terms.features, count))
+
+
+def op_sizes(op: Operator) -> dict[str, int]:
+    """The sizes a kernel family asks for."""
+    names = {"gemm": ("m", "n", "k")}.get(op.kind)
+    if names is None:
+        raise InputError(f"no Triton kernel family for a {op.kind}: known for gemm")
+    return {name: int(getattr(op, name)) for name in names}
+
+
+def predict(
+    op: Operator, gpu: str | GpuSpec, *, stack: str | None = None, config: Any = None, calibration: CalibrationLike = "auto"
+) -> Prediction:
+    """Predict one operator on one GPU: a library kernel of `stack`, or with `config` one Triton config of the operator's kernel.
+
+    Raises InputError for an unknown GPU, an impossible config, or a dtype the GPU has no tensor cores for.
+    """
+    spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
+    if config is None:
+        from perfmodel.library import predict_one
+
+        return predict_one(op, spec, stack=stack, calibration=calibration)
+    family = kernel_family(op.kind)
+    spec.tensor_rate(family.rate_of(op.dtype))
+    configs = parse_configs(config, required=family.REQUIRED, default_variant=family.PLAIN, variants=family.VARIANTS)
+    facts = facts_for(op.kind, spec, op.dtype, configs)
+    sizes = op_sizes(op)
+    for rule in family.rules(spec, **sizes, dtype=op.dtype, configs=configs, facts=facts):
+        if rule.hard and rule.mask[0]:
+            raise InputError(f"this config cannot run on {spec.name}: {rule.reason}")
+    found = predict_configs(op.kind, spec, sizes, op.dtype, configs, facts, resolve(spec, f"kernel_{op.kind}", calibration))
+    return Prediction(
+        latency_us=float(found.latency_us[0]),
+        low_us=float(found.low_us[0]),
+        high_us=float(found.high_us[0]),
+        bound=str(found.terms.bound()[0]),
+        terms={name: float(np.broadcast_to(v, (1,))[0]) * US_PER_S for name, v in found.terms.seconds.items()},
+        tier=found.model.tier,
+        in_domain=bool(found.in_domain[0]),
+        model_id=found.model.model_id,
+        detail={
+            "waves": float(found.terms.waves[0]),
+            "blocks_per_sm": int(found.terms.blocks_per_sm[0]),
+            "limiter": str(found.terms.limiter[0]),
+        },
+    )
+
+
+def predict_table(
+    kind: str, frame: pd.DataFrame, gpu: str | GpuSpec | None = None, *, calibration: CalibrationLike = "auto"
+) -> pd.DataFrame:
+    """Predict every row of `frame`, which has one column a field of the operator (optional: gpu, stack, dtype, kernel ...).
+
+    kind: gemm, attention, moe, collective or memory. Returns latency_us, low_us, high_us, bound, tier and in_domain on the same
+    index. Unknown columns are ignored; raises InputError naming the first bad row for sizes that cannot be.
+    """
+    from perfmodel.library import KINDS, predict_frame
+
+    if kind not in KINDS:
+        raise unknown_name("kind of operator", kind, KINDS)
+    return predict_frame(kind, frame, gpu, calibration=calibration)

@@ -1,0 +1,127 @@
+"""Configurations as columns: anybody's config list in, one table of integer arrays under the project's names out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.errors import InputError
+
+Ints = npt.NDArray[np.int64]
+
+_SPELLINGS = {
+    "block_m": ("block_m", "block_size_m", "bm", "tile_m", "blockm"),
+    "block_n": ("block_n", "block_size_n", "bn", "tile_n", "blockn"),
+    "block_k": ("block_k", "block_size_k", "bk", "tile_k", "blockk"),
+    "group_m": ("group_m", "group_size_m", "gm", "group_size", "groupm"),
+    "split_k": ("split_k", "splitk", "num_ksplit", "sk"),
+    "num_warps": ("num_warps", "warps", "nw"),
+    "num_stages": ("num_stages", "stages", "ns_stages"),
+    "num_ctas": ("num_ctas",),
+    "regs": ("regs", "n_regs", "registers"),
+    "spills": ("spills", "n_spills", "spill_bytes"),
+    "shared": ("shared", "shared_bytes", "smem_bytes"),
+}
+_CANONICAL = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
+DEFAULTS = {"group_m": 1, "split_k": 1, "num_warps": 4, "num_stages": 3}  # Triton's own defaults for the last two
+
+
+@dataclass(frozen=True, slots=True)
+class Configs:
+    """Columns of equal length; `code` is each row's position in `variants`. `given` keeps the caller's own rows for the answer."""
+
+    columns: Mapping[str, Ints]
+    code: npt.NDArray[np.int8]
+    variants: tuple[str, ...]
+    given: tuple[Mapping[str, Any], ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    @property
+    def variant(self) -> npt.NDArray[np.str_]:
+        """Name of each row's kernel variant."""
+        return np.array(self.variants)[self.code]
+
+    def of(self, *names: str) -> npt.NDArray[np.bool_]:
+        """Which rows are of one of these variants."""
+        wanted = np.array([v in names for v in self.variants])
+        return wanted[self.code]
+
+    def __getitem__(self, name: str) -> Ints:
+        return self.columns[name]
+
+    def take(self, index: npt.NDArray[Any]) -> Configs:
+        """Rows at `index` (positions or a mask)."""
+        positions = np.flatnonzero(index) if index.dtype == bool else index
+        given = None if self.given is None else tuple(self.given[i] for i in positions)
+        return Configs({k: v[positions] for k, v in self.columns.items()}, self.code[positions], self.variants, given)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dict a config, under the project's names."""
+        names = list(self.columns)
+        values = [self.columns[n].tolist() for n in names]
+        return [
+            {"variant": str(v), **dict(zip(names, row, strict=True))}
+            for v, row in zip(self.variant, zip(*values, strict=True), strict=True)
+        ]
+
+
+def _as_mapping(config: Any, position: int) -> Mapping[str, Any]:
+    if isinstance(config, Mapping):
+        nested = config.get("kwargs")
+        return {**nested, **{k: v for k, v in config.items() if k != "kwargs"}} if isinstance(nested, Mapping) else config
+    kwargs = getattr(config, "kwargs", None)
+    if isinstance(kwargs, Mapping):  # a triton.Config
+        return {**kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    raise InputError(f"config {position} is {type(config).__name__}; expected a mapping or a triton.Config")
+
+
+def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str, variants: Sequence[str]) -> Configs:
+    """Read a DataFrame, or an iterable of mappings or triton.Config objects, under the usual spellings of each field.
+
+    `required` fields must be present in every row; missing optional ones take Triton's defaults. Raises InputError naming the
+    row and the field for anything missing, not whole, or below 1.
+    """
+    if hasattr(configs, "to_dict") and hasattr(configs, "columns"):
+        rows: list[Mapping[str, Any]] = list(configs.to_dict(orient="records"))
+    elif isinstance(configs, Mapping):
+        rows = [_as_mapping(configs, 0)]
+    elif isinstance(configs, Iterable) and not isinstance(configs, str | bytes):
+        rows = [_as_mapping(c, i) for i, c in enumerate(configs)]
+    else:
+        raise InputError(f"configs must be a list of configs or a DataFrame, not {type(configs).__name__}")
+    if not rows:
+        raise InputError("the config list is empty: give at least one config, or configs=None for the kernel's own space")
+    columns: dict[str, list[int]] = {}
+    names = [*required, *(n for n in DEFAULTS if n not in required)]
+    parsed = [{_CANONICAL.get(str(k).lower(), str(k)): v for k, v in row.items()} for row in rows]
+    names += [n for n in ("regs", "spills", "shared") if all(n in row for row in parsed)]
+    for name in names:
+        low = 0 if name in ("regs", "spills", "shared") else 1
+        columns[name] = [_whole(row, name, i, low) for i, row in enumerate(parsed)]
+    variant = [str(row.get("variant", default_variant)) for row in parsed]
+    for i, v in enumerate(variant):
+        if v not in variants:
+            raise InputError(f"config {i} has variant {v!r}; known: {', '.join(variants)}")
+    code = np.array([variants.index(v) for v in variant], dtype=np.int8)
+    return Configs({k: np.array(v, dtype=np.int64) for k, v in columns.items()}, code, tuple(variants), tuple(rows))
+
+
+def _whole(row: Mapping[str, Any], name: str, position: int, low: int) -> int:
+    value = row.get(name, DEFAULTS.get(name))
+    if value is None:
+        raise InputError(f"config {position} has no {name} (spellings: {', '.join(_SPELLINGS[name])})")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"config {position}: {name} must be a whole number, got {value!r}") from None
+    if number == 0 and name in ("group_m", "split_k", "num_stages"):
+        number = 1.0
+    if number != number // 1 or number < low or number > 2**31:
+        raise InputError(f"config {position}: {name} must be a whole number of {low} or more, got {value!r}")
+    return int(number)

@@ -1,0 +1,53 @@
+"""Matrix multiplication C[m,n] = A[m,k] B[k,n], optionally a batch of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError
+from perfmodel.ops.check import size
+from perfmodel.ops.work import Work
+
+MAX_ELEMENTS = 2**46
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One GEMM: `m` rows of activations, `n` output features, `k` contracted; `batch` independent copies.
+
+    Raises InputError for sizes that are not whole numbers of 1 or more and for unknown dtypes.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+    batch: int = 1
+
+    kind = "gemm"
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "batch"):
+            object.__setattr__(self, name, size(name, getattr(self, name)))
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
+        if self.batch * max(self.m * self.k, self.n * self.k, self.m * self.n) > MAX_ELEMENTS:
+            raise InputError(f"gemm {self.m}x{self.n}x{self.k} has a matrix of more than {MAX_ELEMENTS} elements: no GPU holds it")
+
+    def work(self) -> Work:
+        """Compulsory work of this GEMM."""
+        return gemm_work(self.m, self.n, self.k, self.dtype, self.batch)
+
+
+def gemm_work(m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, dtype: str, batch: npt.ArrayLike = 1) -> Work:
+    """Work of C[m,n] = A[m,k] B[k,n], broadcast over arrays.
+
+    flops = 2 m n k; bytes = m k a_bytes + n k b_bytes read, m n out_bytes written.
+    Source: NVIDIA, Matrix Multiplication Background User's Guide, section 2.
+    """
+    d = parse_dtype(dtype)
+    mm, nn, kk, bb = (np.asarray(x, dtype=np.float64) for x in (m, n, k, batch))
+    return Work(2 * bb * mm * nn * kk, bb * (mm * kk * d.a_bytes + nn * kk * d.b_bytes), bb * mm * nn * d.out_bytes)

@@ -1,0 +1,34 @@
+"""From measured rows to a Calibration: fits by kind, each checked on held-out shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from perfmodel.calibrate.kernel import fit_kernel
+from perfmodel.errors import InputError
+from perfmodel.hw import GpuSpec
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.calibration import Calibration
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["calibrate_table", "fit_kernel"]
+
+
+def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame]) -> Calibration:
+    """Correct the models of `gpu` with measured rows.
+
+    Keys of `tables`: "kernel:gemm" for Triton configs; each frame has the operator's fields and latency_us (microseconds). Pass the
+    result as calibration=. Raises InputError naming the table and the rows for anything that cannot be used.
+    """
+    spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
+    if not tables:
+        raise InputError('no table given: expected {"kernel:gemm": frame, ...}')
+    models = {}
+    for kind, frame in tables.items():
+        if not kind.startswith("kernel:"):
+            raise InputError(f"unknown table {kind!r}: expected kernel:gemm")
+        models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)
+    return Calibration(spec.name, models)

@@ -1,0 +1,57 @@
+"""Fit every shipped model from the rows in data/: `python -m perfmodel.calibrate.build` (`make models`). Same rows in, same files out."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from perfmodel._resources import shipped
+from perfmodel.calibrate.kernel import fit_kernel
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.calibration import PRIOR_INTERVAL
+from perfmodel.learn.model import FittedModel
+
+
+def kernel_models(data: Path) -> dict[str, FittedModel]:
+    """Folder -> model of every GPU with a calibration set of a kernel family; and, from each, the spec-tier model of its architecture.
+
+    The spec-tier model answers for other GPUs of that architecture only; its interval is no narrower than the stated prior.
+    """
+    import pandas as pd
+
+    models = {}
+    for path in sorted(data.glob("*/calibration_*.parquet")):
+        family, name = path.parent.name, path.stem.removeprefix("calibration_")
+        spec = find_gpu(name)
+        frame = pd.read_parquet(path)
+        rows = frame[frame["variant"] != "cublas"].drop(columns=["regs", "spills", "shared"])
+        provenance = {"data": f"data/{family}/{path.name}", "torch": _only(rows["torch"]), "triton": _only(rows["triton"]), "driver": _only(rows["driver"])}
+        model = fit_kernel(family, spec, rows, provenance=provenance)
+        models[f"{name}/kernel_{family}"] = model
+        low, high = (float(f(a, b)) for f, a, b in zip((np.minimum, np.maximum), model.interval, PRIOR_INTERVAL, strict=True))
+        models[f"universal/kernel_{family}_{spec.arch}"] = dataclasses.replace(
+            model, model_id=f"universal:kernel_{family}_{spec.arch}", tier="spec", interval=(low, high)
+        )
+    return models
+
+
+def _only(values: object) -> str:
+    return ", ".join(sorted({str(v) for v in values}))  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    """Fit the models and write them under calibration/ (or --out)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=shipped("calibration"))
+    arguments = parser.parse_args()
+    for folder, model in kernel_models(shipped("data")).items():
+        model.save(arguments.out / folder)
+        errors = ", ".join(f"{k} {100 * v:.1f} %" for k, v in model.card["held_out_error"].items())
+        print(f"{folder}: {model.card['rows']} rows, {model.card['shapes']} shapes; error on held-out shapes: {errors}")
+
+
+if __name__ == "__main__":
+    main()

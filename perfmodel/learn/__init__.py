@@ -1,0 +1,1 @@
+"""What physics misses: the residual tree, its intervals, and the evaluation of both."""

@@ -1,0 +1,69 @@
+"""Calibrations: the fitted models of one GPU, and the rule that decides which model answers a question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfmodel.errors import InputError
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.model import FittedModel, find_model, read_model
+
+PRIOR_INTERVAL = (-0.22, 0.22)
+"""log(measured / predicted) where no residual of another GPU is at hand: a stated guess of 20 % either way, not a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Fitted models of one GPU by what they predict: `kernel_gemm` for Triton configs, `gemm`, `attention` ... for library kernels."""
+
+    gpu: str
+    models: Mapping[str, FittedModel]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write every model under `folder`/<what>/; returns the folder."""
+        root = Path(folder)
+        try:
+            for what, model in self.models.items():
+                model.save(root / what)
+        except OSError as error:
+            raise InputError(f"cannot write the calibration to {root}: {error.strerror or error}") from None
+        return root
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read a calibration folder (one subfolder a model); raises InputError when there is none or a card is corrupt."""
+    root = Path(path).expanduser()
+    cards = sorted(root.glob("*/card.json")) if root.is_dir() else []
+    if not cards:
+        raise InputError(f"no calibration at {root}: expected a folder with <kind>/card.json files")
+    models = {card.parent.name: read_model(card.parent) for card in cards}
+    gpus = {str(m.card.get("gpu", "")) for m in models.values()}
+    return Calibration(gpus.pop() if len(gpus) == 1 else root.name, models)
+
+
+def spec_model(gpu: GpuSpec, what: str) -> FittedModel:
+    """The model for a GPU as if it had never been measured: one trained on other GPUs of its architecture, else bare physics."""
+    for name in (f"{what}_{gpu.arch}", what):
+        model = find_model("universal", name)
+        if model is not None and gpu.name not in model.card.get("gpus", ()):
+            return model
+    return FittedModel(model_id=f"physics:{what}", tier="spec", constants={}, interval=PRIOR_INTERVAL)
+
+
+def resolve(gpu: GpuSpec, what: str, calibration: str | Path | Calibration | None) -> FittedModel:
+    """The model that answers for `gpu`.
+
+    calibration "auto": the user's own, else the shipped one of that GPU, else the spec tier; None: the spec tier;
+    a Calibration or the path of one: that one, and the spec tier for what it does not cover.
+    """
+    if calibration is None:
+        return spec_model(gpu, what)
+    if isinstance(calibration, str) and calibration == "auto":
+        return find_model(gpu.name, what) or spec_model(gpu, what)
+    if not isinstance(calibration, Calibration):
+        calibration = load_calibration(calibration)
+    if calibration.gpu and calibration.gpu != gpu.name:
+        raise InputError(f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration='auto' or None")
+    return calibration.models.get(what) or spec_model(gpu, what)

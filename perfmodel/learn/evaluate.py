@@ -1,0 +1,158 @@
+"""How good a ranking is: regret of the first k over the best of all, by whole shapes, beside baselines; and latency error with coverage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.errors import InputError
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.kernels import kernel_family
+from perfmodel.kernels.configs import Configs, parse_configs
+from perfmodel.learn.baselines import BASELINES, EXTERNAL
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+KS = (1, 3, 5, 8, 16)
+RANDOM_ORDERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One problem measured over many configs: its sizes, the configs and their latencies in microseconds."""
+
+    sizes: Mapping[str, int]
+    dtype: str
+    configs: Configs
+    latency_us: Floats
+
+    @property
+    def label(self) -> str:
+        """`dtype MxNxK`."""
+        return f"{self.dtype} " + "x".join(str(v) for v in self.sizes.values())
+
+
+def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> list[Sweep]:
+    """Split measured rows (sizes, config fields, latency_us, optional dtype, status, correct) into one Sweep a problem.
+
+    Only rows that ran and gave the right answer count. The kernel's library baseline rows (variant cublas) are left out.
+    """
+    module = kernel_family(family)
+    missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
+    if missing:
+        raise InputError(f"the sweep lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
+    if "status" in frame.columns:
+        frame = frame[frame["status"] == "ok"]
+    if "correct" in frame.columns:
+        frame = frame[frame["correct"].astype(bool)]
+    if "variant" in frame.columns:
+        frame = frame[frame["variant"].isin(module.VARIANTS)]
+    if "dtype" not in frame.columns:
+        frame = frame.assign(dtype=dtype or "bf16")
+    elif dtype is not None:
+        frame = frame[frame["dtype"] == dtype]
+    if frame.empty:
+        raise InputError("the sweep has no row that ran correctly" + (f" with dtype {dtype}" if dtype else ""))
+    sweeps = []
+    for key, rows in frame.groupby(["dtype", *module.SIZES], sort=True):
+        configs = parse_configs(rows, required=module.REQUIRED, default_variant=module.PLAIN, variants=module.VARIANTS)
+        sizes = dict(zip(module.SIZES, (int(v) for v in key[1:]), strict=True))
+        sweeps.append(Sweep(sizes, str(key[0]), configs, rows["latency_us"].to_numpy(dtype=np.float64)))
+    return sweeps
+
+
+def regret(latency: Floats, score: Floats, ks: Sequence[int] = KS) -> Floats:
+    """Best latency among the k lowest scores over the best of all, for each k; ties keep their order."""
+    order = np.argsort(score, kind="stable")
+    first: Floats = np.minimum.accumulate(latency[order])
+    return np.array([first[min(k, len(first)) - 1] for k in ks]) / latency.min()
+
+
+def random_regret(latency: Floats, ks: Sequence[int] = KS, seed: int = 0) -> Floats:
+    """Geometric mean regret over RANDOM_ORDERS random orders."""
+    rng = np.random.default_rng(seed)
+    logs = [np.log(regret(latency, rng.permutation(len(latency)).astype(np.float64), ks)) for _ in range(RANDOM_ORDERS)]
+    mean: Floats = np.exp(np.mean(logs, axis=0))
+    return mean
+
+
+Predictor = Callable[[Sweep], tuple[Floats, Floats, Floats]]
+"""Latency, low and high of every config of a sweep, microseconds."""
+
+
+def evaluate_ranking(
+    sweeps: Sequence[Sweep], gpu: GpuSpec, methods: Mapping[str, Predictor], *, external: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Score `methods` (ours) and the baselines on every sweep.
+
+    Returns (summary, per shape). Summary has one row a method: regret@k as geometric mean, and for @3 its p90, maximum and the share of
+    shapes within 5 %; for our methods the mean, median and p90 absolute error of latency over configs within twice the best, and
+    the coverage of the 80 % interval there. A static list is scored with the half of the shapes it was not chosen on.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    errors: dict[str, list[Floats]] = {name: [] for name in methods}
+    inside: dict[str, list[npt.NDArray[np.bool_]]] = {name: [] for name in methods}
+    scores = {**BASELINES, **(EXTERNAL if external else {})}
+    for sweep in sweeps:
+        rows.append({"method": "random", "shape": sweep.label, **_named(random_regret(sweep.latency_us))})
+        for name, score in scores.items():
+            values = score(gpu, *sweep.sizes.values(), sweep.dtype, sweep.configs)
+            rows.append({"method": name, "shape": sweep.label, **_named(regret(sweep.latency_us, values))})
+        for name, method in methods.items():
+            latency, low, high = method(sweep)
+            rows.append({"method": name, "shape": sweep.label, **_named(regret(sweep.latency_us, latency))})
+            near = sweep.latency_us <= 2 * sweep.latency_us.min()
+            errors[name].append(np.abs(latency / sweep.latency_us - 1)[near])
+            inside[name].append(((low <= sweep.latency_us) & (sweep.latency_us <= high))[near])
+    rows += [{"method": "static list (other half of the shapes)", "shape": s.label, **_named(r)} for s, r in _static_lists(sweeps)]
+    shapes = pd.DataFrame(rows)
+    summary = []
+    for name, group in shapes.groupby("method", sort=False):
+        logs = np.log(group[[f"@{k}" for k in KS]].to_numpy())
+        row: dict[str, Any] = {"method": name, "shapes": len(group), **_named(np.exp(logs.mean(axis=0)))}
+        row |= {"@3 p90": group["@3"].quantile(0.9), "@3 max": group["@3"].max(), "@3 within 5 %": (group["@3"] <= 1.05).mean()}
+        if name in methods:
+            off = np.concatenate(errors[str(name)])
+            row |= {"error mean": off.mean(), "error median": np.median(off), "error p90": np.quantile(off, 0.9)}
+            row |= {"coverage": np.concatenate(inside[str(name)]).mean()}
+        summary.append(row)
+    return pd.DataFrame(summary), shapes
+
+
+def _named(values: Floats) -> dict[str, float]:
+    return {f"@{k}": float(v) for k, v in zip(KS, values, strict=True)}
+
+
+def _static_lists(sweeps: Sequence[Sweep]) -> list[tuple[Sweep, Floats]]:
+    """Greedy list of configs that covers one half of the shapes best, scored on the other half; needs sweeps of the same configs."""
+    columns = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "split_k", "group_m")
+    keys = [[tuple(row) for row in np.column_stack([s.configs.code, *(s.configs[c] for c in columns)])] for s in sweeps]
+    results = []
+    for half in (0, 1):
+        train = [i for i in range(len(sweeps)) if i % 2 != half]
+        if not train:
+            return []
+        known = sorted({key for i in train for key in keys[i]})
+        at = {key: j for j, key in enumerate(known)}
+        table = np.full((len(train), len(known)), np.inf)
+        for row, i in enumerate(train):
+            table[row, [at[key] for key in keys[i]]] = sweeps[i].latency_us / sweeps[i].latency_us.min()
+        chosen: list[int] = []
+        best = np.full(len(train), 20.0)
+        for _ in range(max(KS)):
+            gain = np.log(np.minimum(best[:, None], table)).mean(axis=0)
+            chosen.append(int(np.argmin(gain)))
+            best = np.minimum(best, table[:, chosen[-1]])
+        place = {known[j]: float(p) for p, j in enumerate(chosen)}
+        for i in range(half, len(sweeps), 2):
+            score = np.array([place.get(key, 1e6) for key in keys[i]])
+            results.append((sweeps[i], regret(sweeps[i].latency_us, score)))
+    return results

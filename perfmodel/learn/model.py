@@ -1,0 +1,125 @@
+"""A fitted model on disk and in memory: constants of the law, residual tree, interval, and the card that says what it rests on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel._resources import layers
+from perfmodel.errors import InputError
+from perfmodel.learn.residual import Residual, load_residual
+
+CARD_VERSION = 1
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedModel:
+    """One fitted law.
+
+    `constants` override the spec-tier ones; `interval` is (low, high) of log(measured / predicted) at 80 %; `envelope` gives the
+    range each feature had in training; `card` is what was stored beside it (data, versions, errors).
+    """
+
+    model_id: str
+    tier: str
+    constants: Mapping[str, float]
+    interval: tuple[float, float]
+    residual: Residual | None = None
+    envelope: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    def correction(self, features: Mapping[str, Floats], length: int) -> Floats:
+        """exp(residual) for `length` rows; 1 where there is no tree."""
+        return np.ones(length) if self.residual is None else np.exp(self.residual.log_ratio(features, length))
+
+    def in_domain(self, features: Mapping[str, Floats], length: int, slack: float = 0.1) -> npt.NDArray[np.bool_]:
+        """Whether every feature lies within its training range, widened by `slack` of it."""
+        inside = np.ones(length, dtype=bool)
+        for name, (low, high) in self.envelope.items():
+            margin = slack * (high - low) + 1e-9
+            inside &= (features[name] >= low - margin) & (features[name] <= high + margin)
+        return inside
+
+    def save(self, folder: Path) -> None:
+        """Write model.ubj and card.json under `folder`, the card last and atomically, so that a half-written model is never read."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tree = folder / "model.ubj"
+        if self.residual is not None:
+            self.residual.save(tree)
+        else:
+            tree.unlink(missing_ok=True)
+        card = {
+            **self.card,
+            "card_version": CARD_VERSION,
+            "model_id": self.model_id,
+            "tier": self.tier,
+            "constants": dict(self.constants),
+            "interval_log": list(self.interval),
+            "features": list(self.residual.names) if self.residual else [],
+            "envelope": {k: list(v) for k, v in self.envelope.items()},
+        }
+        write_atomically(folder / "card.json", json.dumps(card, indent=1, sort_keys=True) + "\n")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by a file with `text`, never leaving a half-written one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_model(folder: Path) -> FittedModel:
+    """Load a model written by `FittedModel.save`; raises InputError naming the file for anything missing, corrupt or of another version."""
+    path = folder / "card.json"
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        if card["card_version"] != CARD_VERSION:
+            raise InputError(f"{path} is of card version {card['card_version']}, this perfmodel reads {CARD_VERSION}: fit it again")
+        names = tuple(str(n) for n in card["features"])
+        low, high = (float(x) for x in card["interval_log"])
+        model = FittedModel(
+            model_id=str(card["model_id"]),
+            tier=str(card["tier"]),
+            constants={str(k): float(v) for k, v in card["constants"].items()},
+            interval=(low, high),
+            residual=load_residual(folder / "model.ubj", names) if names else None,
+            envelope={str(k): (float(v[0]), float(v[1])) for k, v in card["envelope"].items()},
+            card=card,
+        )
+    except InputError:
+        raise
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InputError(
+            f"cannot read the model card {path}: {type(error).__name__}: {error}; fit it again or reinstall perfmodel"
+        ) from None
+    return model
+
+
+@functools.lru_cache(maxsize=64)
+def _read_cached(folder: Path, stamp: float) -> FittedModel:
+    return read_model(folder)
+
+
+def find_model(owner: str, what: str) -> FittedModel | None:
+    """The model of `owner` (a GPU, or `universal`) for `what` (`kernel_gemm`, ...): the user's own first, then the shipped one; None without any."""
+    for layer in layers("calibration"):
+        card = layer / owner / what / "card.json"
+        if card.is_file():
+            return _read_cached(card.parent, card.stat().st_mtime)
+    return None

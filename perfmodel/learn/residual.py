@@ -1,0 +1,80 @@
+"""The residual: log(measured / analytic) as a small gradient-boosted tree over dimensionless features. The only importer of xgboost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+
+SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 4.0, "subsample": 0.8, "colsample_bytree": 0.5, "reg_lambda": 4.0}
+"""Tree settings for a few hundred rows: shallow, slow, strongly regularised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A fitted tree and the names of its features, in order."""
+
+    names: tuple[str, ...]
+    booster: Any
+
+    def log_ratio(self, features: Mapping[str, Floats], length: int) -> Floats:
+        """Predicted log(measured / analytic) for `length` rows; features are arrays of that length or scalars."""
+        result: Floats = np.asarray(self.booster.inplace_predict(matrix(self.names, features, length)), dtype=np.float64)
+        return result
+
+    def save(self, path: Path) -> None:
+        """Write the tree as UBJSON."""
+        self.booster.save_model(str(path))
+
+
+def matrix(names: Sequence[str], features: Mapping[str, Floats], length: int) -> npt.NDArray[np.float32]:
+    """Feature matrix (length, len(names)); raises InputError for a feature that the law no longer gives."""
+    out = np.empty((length, len(names)), dtype=np.float32)
+    for i, name in enumerate(names):
+        if name not in features:
+            raise InputError(f"the stored model wants feature {name!r}, which this version does not compute: fit it again")
+        out[:, i] = features[name]
+    return out
+
+
+def fit_residual(
+    features: Mapping[str, Floats],
+    target: Floats,
+    weight: Floats | None = None,
+    *,
+    rounds: int = 200,
+    params: Mapping[str, Any] = SMALL,
+    seed: int = 0,
+    threads: int = 2,
+) -> Residual:
+    """Fit log(measured / analytic). `target` has shape (n,); deterministic for the same input, seed and xgboost version."""
+    import xgboost as xgb
+
+    names = tuple(features)
+    data = xgb.DMatrix(matrix(names, features, len(target)), label=target, weight=weight)
+    settings = {**params, "objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "seed": seed, "nthread": threads}
+    return Residual(names, xgb.train(settings, data, rounds))
+
+
+def load_residual(path: Path, names: Sequence[str]) -> Residual:
+    """Read a tree written by `Residual.save`; raises InputError for a file that is not one."""
+    import xgboost as xgb
+
+    booster = xgb.Booster()
+    try:
+        booster.load_model(str(path))
+    except (xgb.core.XGBoostError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "not a model"
+        raise InputError(f"cannot read the model {path}: {reason}; fit it again or reinstall perfmodel") from None
+    if booster.num_features() != len(names):
+        raise InputError(f"the model {path} has {booster.num_features()} features, its card names {len(names)}: fit it again")
+    booster.set_param({"nthread": 1})
+    return Residual(tuple(names), booster)

@@ -1,0 +1,26 @@
+"""Choosing a kernel config: rank by the model, time only the top few on the GPU, remember the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.tune.rank import Ranking, rank
+
+if TYPE_CHECKING:
+    from perfmodel.tune.profile import Candidate, TuneResult, tune
+    from perfmodel.tune.store import Store
+
+__all__ = ["Candidate", "Ranking", "Store", "TuneResult", "rank", "tune"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs sqlite or the measuring side on first use, so that ranking starts fast."""
+    if name in ("Candidate", "TuneResult", "tune"):
+        from perfmodel.tune import profile
+
+        return getattr(profile, name)
+    if name == "Store":
+        from perfmodel.tune.store import Store
+
+        return Store
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

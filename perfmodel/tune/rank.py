@@ -1,0 +1,145 @@
+"""Rank the configs of a kernel for one problem on one GPU, without touching a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.kernels import kernel_family
+from perfmodel.kernels.configs import Configs, parse_configs
+from perfmodel.kernels.facts import facts_for
+from perfmodel.learn.calibration import resolve
+from perfmodel.ops.check import size
+from perfmodel.predict import CalibrationLike, ConfigPredictions, Operator, op_sizes, predict_configs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TWIN_PENALTY = 0.05  # about the model's own error on held-out shapes
+CONFIG_COLUMNS = ("variant", "block_m", "block_n", "block_k", "group_m", "split_k", "num_warps", "num_stages")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Configs of one problem, best first.
+
+    `configs` and `predictions` are in ranked order; `pruned` are (config, reason) pairs; `given` maps ranked order to the position in
+    the caller's own list. `frame` and `pruned_frame` are built when asked for.
+    """
+
+    op: Operator
+    gpu: GpuSpec
+    configs: Configs
+    predictions: ConfigPredictions
+    order: np.ndarray[Any, np.dtype[np.int64]]
+    pruned: list[tuple[dict[str, Any], str]]
+    top_k: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a config, best first: the config, latency_us low_us high_us bound waves blocks_per_sm limiter in_domain exact_facts, position."""
+        import pandas as pd
+
+        order = self.order if self.top_k is None else self.order[: self.top_k]
+        p, t = self.predictions, self.predictions.terms
+        columns: dict[str, Any] = {"variant": self.configs.variant[order]}
+        columns |= {name: self.configs[name][order] for name in CONFIG_COLUMNS[1:]}
+        columns |= {"latency_us": p.latency_us[order], "low_us": p.low_us[order], "high_us": p.high_us[order]}
+        columns |= {
+            "bound": t.bound()[order],
+            "waves": t.waves[order],
+            "blocks_per_sm": t.blocks_per_sm[order],
+            "limiter": t.limiter[order],
+        }
+        columns |= {"in_domain": p.in_domain[order], "exact_facts": t.exact_facts[order], "position": order}
+        return pd.DataFrame(columns)
+
+    def shortlist(self, k: int) -> list[int]:
+        """Positions (in `configs`) of the `k` configs worth timing: best predicted first, near twins held back.
+
+        Configs of one variant and one output tile share most of the model's error, so each one already chosen makes the next of its
+        kind count TWIN_PENALTY slower. The first is always the best predicted.
+        """
+        count = min(size("k", k), len(self.order))
+        kinds = np.stack([self.configs.code.astype(np.int64), self.configs["block_m"], self.configs["block_n"]], axis=1)
+        pool = self.order[: max(64, 4 * count)].tolist()
+        chosen: list[int] = []
+        taken: dict[tuple[int, ...], int] = {}
+        latency = self.predictions.latency_us
+        for _ in range(count):
+            best = min(pool, key=lambda i: latency[i] * (1.0 + TWIN_PENALTY * taken.get(tuple(kinds[i]), 0)))
+            pool.remove(best)
+            chosen.append(best)
+            taken[tuple(kinds[best])] = taken.get(tuple(kinds[best]), 0) + 1
+        return chosen
+
+    def top(self, k: int) -> list[dict[str, Any]]:
+        """The best `k` configs as plain dicts: the caller's own rows where a list was given, else the kernel's fields."""
+        count = size("k", k)
+        best = self.order[:count]
+        if self.configs.given is not None:
+            return [dict(self.configs.given[i]) for i in best]
+        return self.configs.take(best).rows()
+
+
+def rank(
+    op: Operator,
+    gpu: str | GpuSpec,
+    *,
+    kernel: str | None = None,
+    configs: Any = None,
+    top_k: int | None = None,
+    calibration: CalibrationLike = "auto",
+) -> Ranking:
+    """Rank Triton configs for `op` on `gpu` by predicted latency.
+
+    configs None ranks the kernel's own space; a list of mappings, a DataFrame or a list of triton.Config ranks those, under any usual
+    spelling of the fields, for somebody else's kernel of the same kind. Configs that cannot run or are dominated are pruned with a
+    reason; soft reasons are ignored when they would leave nothing. Raises InputError for bad input, NoAnswerError when no config fits.
+    """
+    spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
+    limit = None if top_k is None else size("top_k", top_k)
+    name = kernel or op.kind
+    family = kernel_family(name)
+    if op.kind != family.NAME:
+        raise InputError(f"kernel {name} does not compute a {op.kind}")
+    if getattr(op, "batch", 1) != 1:
+        raise InputError(f"the {name} kernel has no batch dimension, got batch={op.batch}")  # type: ignore[attr-defined]
+    spec.tensor_rate(family.rate_of(op.dtype))
+    sizes = op_sizes(op)
+    if configs is None:
+        candidates = family.space(spec, **sizes, dtype=op.dtype)
+    else:
+        candidates = parse_configs(configs, required=family.REQUIRED, default_variant=family.PLAIN, variants=family.VARIANTS)
+    facts = facts_for(name, spec, op.dtype, candidates)
+    checks = family.rules(spec, **sizes, dtype=op.dtype, configs=candidates, facts=facts)
+    keep = np.ones(len(candidates), dtype=bool)
+    reason = np.full(len(candidates), -1)
+    for hard_only in (False, True):
+        keep[:] = True
+        reason[:] = -1
+        for i, rule in enumerate(checks):
+            if rule.hard or not hard_only:
+                reason[keep & rule.mask] = i
+                keep &= ~rule.mask
+        if keep.any():
+            break
+    if not keep.any():
+        raise NoAnswerError(f"no config can run on {spec.name}: {checks[int(reason[0])].reason}")
+    rows = candidates.take(~keep).rows()
+    pruned = [(row, checks[i].reason) for row, i in zip(rows, reason[~keep], strict=True)]
+    positions = np.flatnonzero(keep)
+    legal = candidates if keep.all() else candidates.take(positions)
+    legal_facts = facts if keep.all() else facts.take(positions)
+    predictions = predict_configs(name, spec, sizes, op.dtype, legal, legal_facts, resolve(spec, f"kernel_{name}", calibration))
+    order = np.argsort(predictions.latency_us, kind="stable").astype(np.int64)
+    return Ranking(op, spec, legal, predictions, order, pruned, limit)

@@ -27,7 +27,7 @@ def user_folder() -> Path:
 
 
 def layers(kind: str) -> list[Path]:
-    """Folders to search for `kind`, the user's first. PERFMODEL_HWDB names the user's hwdb folder, PERFMODEL_CALIBRATION the calibration one."""
+    """Folders to search for `kind`, the user's first. PERFMODEL_HWDB and PERFMODEL_CALIBRATION name the user's own."""
     override = os.environ.get(f"PERFMODEL_{kind.upper()}")
     user = Path(override).expanduser() if override else user_folder() / kind
     return [p for p in (user, shipped(kind)) if p.is_dir()]

@@ -76,7 +76,8 @@ def port_cycles(request_bytes: Floats, active_sms: Floats, port_bytes_per_cycle:
     bytes / min(port, l2 / active): an SM's own port is 64 bytes a cycle, the slices together `l2_bytes_per_cycle`.
     Source: NVIDIA A100 whitepaper, "A100 L2 Cache" (5120 bytes a cycle in all).
     """
-    return request_bytes / np.minimum(port_bytes_per_cycle, l2_bytes_per_cycle / active_sms)
+    cycles: Floats = request_bytes / np.minimum(port_bytes_per_cycle, l2_bytes_per_cycle / active_sms)
+    return cycles
 
 
 def exposed_latency_cycles(load_cycles: Floats, stages: Floats, chain_cycles: Floats, sync_cycles: float) -> Floats:
@@ -119,7 +120,8 @@ def reread_bytes(
     waves_ = np.maximum(tiles_m * tiles_n / (rows * cols), 1.0)
     once = (tiles_m * block_m + tiles_n * block_n) * depth_bytes
     each_wave = waves_ * (rows * block_m + cols * block_n) * depth_bytes
-    return np.maximum(each_wave - once, 0.0) * np.maximum(1.0 - l2_bytes / once, 0.0)
+    surplus: Floats = np.maximum(each_wave - once, 0.0) * np.maximum(1.0 - l2_bytes / once, 0.0)
+    return surplus
 
 
 def dram_seconds(bytes_moved: Floats, bytes_per_s: float, ramp_s: float) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def kernel_models(data: Path) -> dict[str, FittedModel]:
         spec = find_gpu(name)
         frame = pd.read_parquet(path)
         rows = frame[frame["variant"] != "cublas"].drop(columns=["regs", "spills", "shared"])
-        provenance = {"data": f"data/{family}/{path.name}", "torch": _only(rows["torch"]), "triton": _only(rows["triton"]), "driver": _only(rows["driver"])}
+        provenance = {"data": f"data/{family}/{path.name}", **{name: _only(rows[name]) for name in ("torch", "triton", "driver")}}
         model = fit_kernel(family, spec, rows, provenance=provenance)
         models[f"{name}/kernel_{family}"] = model
         low, high = (float(f(a, b)) for f, a, b in zip((np.minimum, np.maximum), model.interval, PRIOR_INTERVAL, strict=True))
@@ -38,8 +39,8 @@ def kernel_models(data: Path) -> dict[str, FittedModel]:
     return models
 
 
-def _only(values: object) -> str:
-    return ", ".join(sorted({str(v) for v in values}))  # type: ignore[attr-defined]
+def _only(values: Iterable[object]) -> str:
+    return ", ".join(sorted({str(v) for v in values}))
 
 
 def main() -> None:

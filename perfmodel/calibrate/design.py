@@ -22,7 +22,9 @@ from perfmodel.predict import predict_configs
 PLAUSIBLE = 2.5  # times the predicted best: beyond it a config is never chosen, and its error does not matter
 
 
-def calibration_points(family: str, gpu: GpuSpec, sizes: dict[str, int], dtype: str, *, best: int, spread: int, seed: int) -> list[dict[str, Any]]:
+def calibration_points(
+    family: str, gpu: GpuSpec, sizes: dict[str, int], dtype: str, *, best: int, spread: int, seed: int
+) -> list[dict[str, Any]]:
     """Configs of one problem to time: the `best` predicted and `spread` random plausible ones, of the GPU's own space and of the
     portable kernel's larger one in equal parts. Predictions are the spec tier's, so the choice sees no measurement.
     """

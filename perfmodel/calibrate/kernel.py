@@ -111,7 +111,9 @@ def law(family: str, gpu: GpuSpec, rows: Rows, constants: Mapping[str, float]) -
     """The family's terms of every row, in the order of Rows."""
     module = kernel_family(family)
     values = constant_values(family, constants)
-    pieces = [module.terms(gpu, **p.sizes, dtype=p.dtype, configs=p.configs, facts=p.facts, constants=values) for p in rows.parts]
+    pieces: list[Terms] = [
+        module.terms(gpu, **p.sizes, dtype=p.dtype, configs=p.configs, facts=p.facts, constants=values) for p in rows.parts
+    ]
     if len(pieces) == 1 and np.array_equal(rows.parts[0].index, np.arange(len(rows))):
         return pieces[0]
     back = np.argsort(np.concatenate([p.index for p in rows.parts]))

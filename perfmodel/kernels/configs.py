@@ -27,6 +27,7 @@ _SPELLINGS = {
     "shared": ("shared", "shared_bytes", "smem_bytes"),
 }
 _CANONICAL = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
+_FACTS = ("regs", "spills", "shared")
 DEFAULTS = {"group_m": 1, "split_k": 1, "num_warps": 4, "num_stages": 3}  # Triton's own defaults for the last two
 
 
@@ -87,41 +88,60 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
     `required` fields must be present in every row; missing optional ones take Triton's defaults. Raises InputError naming the
     row and the field for anything missing, not whole, or below 1.
     """
+    given: tuple[Mapping[str, Any], ...] | None = None
     if hasattr(configs, "to_dict") and hasattr(configs, "columns"):
-        rows: list[Mapping[str, Any]] = list(configs.to_dict(orient="records"))
-    elif isinstance(configs, Mapping):
-        rows = [_as_mapping(configs, 0)]
-    elif isinstance(configs, Iterable) and not isinstance(configs, str | bytes):
-        rows = [_as_mapping(c, i) for i, c in enumerate(configs)]
+        count = len(configs)
+        raw = {_canonical(name): configs[name].to_numpy() for name in configs.columns}
     else:
-        raise InputError(f"configs must be a list of configs or a DataFrame, not {type(configs).__name__}")
-    if not rows:
+        if isinstance(configs, Mapping):
+            given = (_as_mapping(configs, 0),)
+        elif isinstance(configs, Iterable) and not isinstance(configs, str | bytes):
+            given = tuple(_as_mapping(c, i) for i, c in enumerate(configs))
+        else:
+            raise InputError(f"configs must be a list of configs or a DataFrame, not {type(configs).__name__}")
+        count = len(given)
+        spellings = {name: _canonical(name) for row in given for name in row}
+        raw = {canonical: np.array([row.get(name) for row in given], dtype=object) for name, canonical in spellings.items()}
+    if not count:
         raise InputError("the config list is empty: give at least one config, or configs=None for the kernel's own space")
-    columns: dict[str, list[int]] = {}
-    names = [*required, *(n for n in DEFAULTS if n not in required)]
-    parsed = [{_CANONICAL.get(str(k).lower(), str(k)): v for k, v in row.items()} for row in rows]
-    names += [n for n in ("regs", "spills", "shared") if all(n in row for row in parsed)]
-    for name in names:
-        low = 0 if name in ("regs", "spills", "shared") else 1
-        columns[name] = [_whole(row, name, i, low) for i, row in enumerate(parsed)]
-    variant = [str(row.get("variant", default_variant)) for row in parsed]
-    for i, v in enumerate(variant):
-        if v not in variants:
-            raise InputError(f"config {i} has variant {v!r}; known: {', '.join(variants)}")
-    code = np.array([variants.index(v) for v in variant], dtype=np.int8)
-    return Configs({k: np.array(v, dtype=np.int64) for k, v in columns.items()}, code, tuple(variants), tuple(rows))
+    columns = {name: _whole(raw.get(name), name, count) for name in (*required, *(n for n in DEFAULTS if n not in required))}
+    columns |= {name: _whole(raw[name], name, count) for name in _FACTS if name in raw and all(v is not None for v in raw[name])}
+    names = [str(v) if isinstance(v, str) else default_variant for v in raw.get("variant", [None] * count)]
+    position = {v: i for i, v in enumerate(variants)}
+    for i, name in enumerate(names):
+        if name not in position:
+            raise InputError(f"config {i} has variant {name!r}; known: {', '.join(variants)}")
+    code = np.array([position[n] for n in names], dtype=np.int8)
+    return Configs(columns, code, tuple(variants), given)
 
 
-def _whole(row: Mapping[str, Any], name: str, position: int, low: int) -> int:
-    value = row.get(name, DEFAULTS.get(name))
-    if value is None:
-        raise InputError(f"config {position} has no {name} (spellings: {', '.join(_SPELLINGS[name])})")
+def _canonical(name: Any) -> str:
+    return _CANONICAL.get(str(name).lower(), str(name))
+
+
+def _whole(values: Any, name: str, count: int) -> Ints:
+    """A column of whole numbers; a missing column, or a missing entry of an optional one, takes the default."""
+    default = DEFAULTS.get(name)
+    if values is None:
+        if default is None:
+            raise InputError(f"config 0 has no {name} (spellings: {', '.join(_SPELLINGS[name])})")
+        return np.full(count, default, dtype=np.int64)
     try:
-        number = float(value)
+        numbers = np.array([default if v is None else v for v in values], dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"config {position}: {name} must be a whole number, got {value!r}") from None
-    if number == 0 and name in ("group_m", "split_k", "num_stages"):
-        number = 1.0
-    if number != number // 1 or number < low or number > 2**31:
-        raise InputError(f"config {position}: {name} must be a whole number of {low} or more, got {value!r}")
-    return int(number)
+        numbers = np.array([_number(v) for v in values])
+    if default is not None:
+        numbers = np.where(np.isnan(numbers) | (numbers == 0), default, numbers)
+    low = 0 if name in _FACTS else 1
+    bad = np.flatnonzero(~((numbers == np.floor(numbers)) & (numbers >= low) & (numbers <= 2**31)))
+    if len(bad):
+        value = list(values)[bad[0]]
+        raise InputError(f"config {bad[0]}: {name} must be a whole number of {low} or more, got {value!r}")
+    return numbers.astype(np.int64)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return -1.0

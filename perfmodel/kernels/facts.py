@@ -7,7 +7,7 @@ They do not depend on the sizes of the problem. The stored table is made by `per
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,9 +96,7 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs) -> Mapping[str, Any]:
     swap = configs.of("tma_swap")
     rows, cols = np.where(swap, bn, bm), np.where(swap, bm, bn)
     warpgroup = (gpu.capability[0] in (9, 10)) & (rows >= 64) & (warps % 4 == 0)
-    buffers = np.where(
-        warpgroup | configs.of("tma", "tma_swap", "persistent"), stages, np.maximum(stages - 1, 1)
-    )
+    buffers = np.where(warpgroup | configs.of("tma", "tma_swap", "persistent"), stages, np.maximum(stages - 1, 1))
     ring = buffers * (bm + bn) * bk * size
     persistent = configs.of("persistent")
     shared = np.where(persistent, ring + bm * bn * 2.0, np.maximum(ring, bm * bn * 2.0))
@@ -173,7 +171,7 @@ def read_table(path: Path) -> _Table:
         raise InputError(f"cannot read the compile facts in {path}: {error}; restore the file or reinstall perfmodel") from None
 
 
-def write_table(path: Path, rows: list[Mapping[str, Any]]) -> None:
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store facts rows (keys: arch int, dtype, variant, the tile, warps, stages, and VALUES) as a compact array file."""
     columns: dict[str, Any] = {
         "arch": np.array([int(r["arch"]) for r in rows], dtype=np.int16),

@@ -18,11 +18,11 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import Configs
 
 Floats = npt.NDArray[np.float64]
-Score = Callable[[GpuSpec, int, int, int, str, Configs], Floats]
+Score = Callable[[GpuSpec, Mapping[str, int], str, Configs], Floats]
 _NVMMH_GPUS = {
-    "a100_sxm4_80gb": "A100_SXM_80GB", "a100_pcie_80gb": "A100_PCIE_80GB", "h100_sxm": "H100_SXM", "h100_pcie": "H100_PCIE", "h200_sxm": "H200_SXM",
-    "h20": "H20_SXM", "l20": "L20", "l40": "L40", "l40s": "L40S", "l4": "L4", "a10": "A10_PCIE", "a40": "A40_PCIE", "rtx_4090": "RTX_4090",
-    "rtx_6000_ada": "RTX_6000_ADA", "b200_sxm": "B200", "rtx_pro_6000": "RTX_PRO_6000",
+    "a100_sxm4_80gb": "A100_SXM_80GB", "a100_pcie_80gb": "A100_PCIE_80GB", "h100_sxm": "H100_SXM", "h100_pcie": "H100_PCIE",
+    "h200_sxm": "H200_SXM", "h20": "H20_SXM", "l20": "L20", "l40": "L40", "l40s": "L40S", "l4": "L4", "a10": "A10_PCIE",
+    "a40": "A40_PCIE", "rtx_4090": "RTX_4090", "rtx_6000_ada": "RTX_6000_ADA", "b200_sxm": "B200", "rtx_pro_6000": "RTX_PRO_6000",
 }  # fmt: skip
 
 
@@ -31,8 +31,9 @@ def _sides(configs: Configs) -> tuple[Floats, ...]:
     return tuple(configs[name].astype(np.float64) for name in names)
 
 
-def roofline(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs) -> Floats:
+def roofline(gpu: GpuSpec, sizes: Mapping[str, int], dtype: str, configs: Configs) -> Floats:
     """Bare roofline of the padded problem: max(padded flops / tensor peak, tile loads and output / DRAM bandwidth)."""
+    m, n, k = sizes.values()
     bm, bn, bk, _, _, _ = _sides(configs)
     size = parse_dtype(dtype).a_bytes
     tm, tn, tk = np.ceil(m / bm), np.ceil(n / bn), np.ceil(k / bk)
@@ -42,8 +43,9 @@ def roofline(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs)
     return bound
 
 
-def additive_roofline(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs) -> Floats:
-    """waves x max(tensor time, L2 time of a tile) + DRAM bytes / (bandwidth x bytes-in-flight efficiency); 255 accumulators or more last."""
+def additive_roofline(gpu: GpuSpec, sizes: Mapping[str, int], dtype: str, configs: Configs) -> Floats:
+    """waves x max(tensor, L2 time of a tile) + DRAM bytes / (bandwidth x bytes-in-flight efficiency); over 254 accumulators last."""
+    m, n, k = sizes.values()
     bm, bn, bk, warps, stages, split = _sides(configs)
     size = parse_dtype(dtype).a_bytes
     tiles = np.ceil(m / bm) * np.ceil(n / bn) * split
@@ -57,11 +59,12 @@ def additive_roofline(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs:
     return np.where(bm * bn / (32 * warps) >= 255, 1e9, time)
 
 
-def helion_formula(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs) -> Floats:
+def helion_formula(gpu: GpuSpec, sizes: Mapping[str, int], dtype: str, configs: Configs) -> Floats:
     """A hand formula of Helion's kind: the largest tile of at most 32,768 fp32 accumulators that still fills a wave, then its neighbours.
 
     Neighbours are ordered by distance in log2 of each side, stages and warps counting half.
     """
+    m, n, _ = sizes.values()
     bm, bn, bk, warps, stages, _ = _sides(configs)
     size = parse_dtype(dtype).a_bytes
     tiles = np.ceil(m / bm) * np.ceil(n / bn)
@@ -73,21 +76,23 @@ def helion_formula(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Co
     target_warps = 8.0 if bm[best] * bn[best] >= 128 * 128 else 4.0
     buffers = gpu.smem_per_block_bytes // ((bm[best] + bn[best]) * depth * size)
     target_stages = float(np.clip(buffers, 2, 5))
-    return (
+    distance: Floats = (
         np.abs(np.log2(bm / bm[best]))
         + np.abs(np.log2(bn / bn[best]))
         + np.abs(np.log2(bk / depth))
         + 0.5 * np.abs(np.log2(warps / target_warps))
         + 0.5 * np.abs(stages - target_stages)
     )
+    return distance
 
 
-def triton_perf_model(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs) -> Floats:
+def triton_perf_model(gpu: GpuSpec, sizes: Mapping[str, int], dtype: str, configs: Configs) -> Floats:
     """The analytical matmul model that Triton 2 shipped, with its rule for stages (pre-Hopper: loads of 300 cycles behind mma.sync).
 
     time = max(compute, load) + store; loads split 20 : 80 between DRAM and an L2 four times as fast; both scaled by the share of SMs busy.
     Source: Triton 2.1, python/triton/ops/matmul_perf_model.py (behaviour re-derived, MIT-licensed project).
     """
+    m, n, k = sizes.values()
     bm, bn, bk, warps, stages, split = _sides(configs)
     size = parse_dtype(dtype).a_bytes
     cta_m, cta_n = np.ceil(m / bm), np.ceil(n / bn)
@@ -103,14 +108,18 @@ def triton_perf_model(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs:
     multiply_cycles = bm * bn * bk / (16 * 8 * 16) / np.minimum(4, warps) * 8
     wanted_stages = np.ceil(300 / multiply_cycles)
     misfit = np.where(stages >= wanted_stages, stages - wanted_stages, wanted_stages - stages + 100)
-    return np.maximum(compute, load) + store + misfit * 1e-9
+    time: Floats = np.maximum(compute, load) + store + misfit * 1e-9
+    return time
 
 
-def nv_matmul_heuristics(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs) -> Floats:
-    """nvidia-matmul-heuristics (CUTLASS3 target), each of its answers mapped to the nearest config; run in a subprocess, as it may crash at exit.
+def nv_matmul_heuristics(gpu: GpuSpec, sizes: Mapping[str, int], dtype: str, configs: Configs) -> Floats:
+    """nvidia-matmul-heuristics (CUTLASS3 target), each of its answers mapped to the nearest config.
+
+    It runs in a subprocess, since it may crash at exit.
 
     Raises RuntimeError where the package is not installed or has no answer.
     """
+    m, n, k = sizes.values()
     script = _NVMMH_SCRIPT.format(gpu=_NVMMH_GPUS[gpu.name], m=m, n=n, k=k, precision={"fp8": "OSH"}.get(dtype, "HSH"))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
@@ -119,7 +128,12 @@ def nv_matmul_heuristics(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, confi
     bm, bn, bk, _, stages, _ = _sides(configs)
     score = np.full(len(configs), 1e6)
     for position, (tile_m, tile_n, tile_k, depth) in enumerate(json.loads(lines[-1])):
-        far = np.abs(np.log2(bm / tile_m)) + np.abs(np.log2(bn / tile_n)) + np.abs(np.log2(bk / tile_k)) + 0.2 * np.abs(stages - min(depth, 5))
+        far = (
+            np.abs(np.log2(bm / tile_m))
+            + np.abs(np.log2(bn / tile_n))
+            + np.abs(np.log2(bk / tile_k))
+            + 0.2 * np.abs(stages - min(depth, 5))
+        )
         nearest = int(np.argmin(far))
         score[nearest] = min(score[nearest], position)
         score = np.where(score >= 1e6, np.minimum(score, 1e6 + far), score)

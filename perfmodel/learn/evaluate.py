@@ -60,7 +60,8 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
     if frame.empty:
         raise InputError("the sweep has no row that ran correctly" + (f" with dtype {dtype}" if dtype else ""))
     sweeps = []
-    for key, rows in frame.groupby(["dtype", *module.SIZES], sort=True):
+    for label, rows in frame.groupby(["dtype", *module.SIZES], sort=True):
+        key: tuple[Any, ...] = tuple(label)
         configs = parse_configs(rows, required=module.REQUIRED, default_variant=module.PLAIN, variants=module.VARIANTS)
         sizes = dict(zip(module.SIZES, (int(v) for v in key[1:]), strict=True))
         sweeps.append(Sweep(sizes, str(key[0]), configs, rows["latency_us"].to_numpy(dtype=np.float64)))
@@ -71,7 +72,8 @@ def regret(latency: Floats, score: Floats, ks: Sequence[int] = KS) -> Floats:
     """Best latency among the k lowest scores over the best of all, for each k; ties keep their order."""
     order = np.argsort(score, kind="stable")
     first: Floats = np.minimum.accumulate(latency[order])
-    return np.array([first[min(k, len(first)) - 1] for k in ks]) / latency.min()
+    best: Floats = np.array([first[min(k, len(first)) - 1] for k in ks])
+    return best / float(latency.min())
 
 
 def random_regret(latency: Floats, ks: Sequence[int] = KS, seed: int = 0) -> Floats:
@@ -104,7 +106,7 @@ def evaluate_ranking(
     for sweep in sweeps:
         rows.append({"method": "random", "shape": sweep.label, **_named(random_regret(sweep.latency_us))})
         for name, score in scores.items():
-            values = score(gpu, *sweep.sizes.values(), sweep.dtype, sweep.configs)
+            values = score(gpu, sweep.sizes, sweep.dtype, sweep.configs)
             rows.append({"method": name, "shape": sweep.label, **_named(regret(sweep.latency_us, values))})
         for name, method in methods.items():
             latency, low, high = method(sweep)
@@ -115,14 +117,15 @@ def evaluate_ranking(
     rows += [{"method": "static list (other half of the shapes)", "shape": s.label, **_named(r)} for s, r in _static_lists(sweeps)]
     shapes = pd.DataFrame(rows)
     summary = []
-    for name, group in shapes.groupby("method", sort=False):
+    for label, group in shapes.groupby("method", sort=False):
+        name = str(label)
         logs = np.log(group[[f"@{k}" for k in KS]].to_numpy())
         row: dict[str, Any] = {"method": name, "shapes": len(group), **_named(np.exp(logs.mean(axis=0)))}
         row |= {"@3 p90": group["@3"].quantile(0.9), "@3 max": group["@3"].max(), "@3 within 5 %": (group["@3"] <= 1.05).mean()}
         if name in methods:
-            off = np.concatenate(errors[str(name)])
+            off = np.concatenate(errors[name])
             row |= {"error mean": off.mean(), "error median": np.median(off), "error p90": np.quantile(off, 0.9)}
-            row |= {"coverage": np.concatenate(inside[str(name)]).mean()}
+            row |= {"coverage": np.concatenate(inside[name]).mean()}
         summary.append(row)
     return pd.DataFrame(summary), shapes
 

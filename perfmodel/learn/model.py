@@ -117,7 +117,7 @@ def _read_cached(folder: Path, stamp: float) -> FittedModel:
 
 
 def find_model(owner: str, what: str) -> FittedModel | None:
-    """The model of `owner` (a GPU, or `universal`) for `what` (`kernel_gemm`, ...): the user's own first, then the shipped one; None without any."""
+    """The model of `owner` (a GPU, or `universal`) for `what` (`kernel_gemm` ...), the user's own before the shipped; None without any."""
     for layer in layers("calibration"):
         card = layer / owner / what / "card.json"
         if card.is_file():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,17 @@ Floats = npt.NDArray[np.float64]
 
 SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 4.0, "subsample": 0.8, "colsample_bytree": 0.5, "reg_lambda": 4.0}
 """Tree settings for a few hundred rows: shallow, slow, strongly regularised."""
+
+
+def _xgboost() -> ModuleType:
+    """Import xgboost without the scikit-learn wrappers that it loads when it can (most of a second, and nothing here uses them)."""
+    if "xgboost" in sys.modules or "sklearn" in sys.modules:
+        return importlib.import_module("xgboost")
+    sys.modules["sklearn"] = None  # type: ignore[assignment]  # makes `import sklearn` fail while xgboost looks for it
+    try:
+        return importlib.import_module("xgboost")
+    finally:
+        del sys.modules["sklearn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +67,10 @@ def fit_residual(
     rounds: int = 200,
     params: Mapping[str, Any] = SMALL,
     seed: int = 0,
-    threads: int = 2,
+    threads: int = 1,
 ) -> Residual:
     """Fit log(measured / analytic). `target` has shape (n,); deterministic for the same input, seed and xgboost version."""
-    import xgboost as xgb
-
+    xgb = _xgboost()
     names = tuple(features)
     data = xgb.DMatrix(matrix(names, features, len(target)), label=target, weight=weight)
     settings = {**params, "objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "seed": seed, "nthread": threads}
@@ -66,8 +79,7 @@ def fit_residual(
 
 def load_residual(path: Path, names: Sequence[str]) -> Residual:
     """Read a tree written by `Residual.save`; raises InputError for a file that is not one."""
-    import xgboost as xgb
-
+    xgb = _xgboost()
     booster = xgb.Booster()
     try:
         booster.load_model(str(path))

@@ -13,8 +13,8 @@ def size(name: str, value: object, *, low: int = 1, high: int = MAX_SIZE) -> int
     """Return `value` as an int in [low, high]; raises InputError naming the field, the value and what is allowed."""
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a whole number of {low} or more, got {value!r}") from None
-    if isinstance(value, bool) or math.isnan(number) or number != math.floor(number) or not low <= number <= high:
+    if isinstance(value, bool) or not math.isfinite(number) or number != math.floor(number) or not low <= number <= high:
         raise InputError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
     return int(number)

@@ -28,8 +28,8 @@ CONFIG_COLUMNS = ("variant", "block_m", "block_n", "block_k", "group_m", "split_
 class Ranking:
     """Configs of one problem, best first.
 
-    `configs` and `predictions` are in ranked order; `pruned` are (config, reason) pairs; `given` maps ranked order to the position in
-    the caller's own list. `frame` and `pruned_frame` are built when asked for.
+    `configs` and `predictions` are the legal ones in the order given, `order` ranks them; `dropped` are the pruned ones with their
+    `reasons`. `frame` and `pruned` are built when asked for.
     """
 
     op: Operator
@@ -37,7 +37,8 @@ class Ranking:
     configs: Configs
     predictions: ConfigPredictions
     order: np.ndarray[Any, np.dtype[np.int64]]
-    pruned: list[tuple[dict[str, Any], str]]
+    dropped: Configs
+    reasons: tuple[str, ...]
     top_k: int | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -45,8 +46,16 @@ class Ranking:
         return len(self.order)
 
     @property
+    def pruned(self) -> list[tuple[dict[str, Any], str]]:
+        """(config, reason) of every config that was pruned."""
+        return list(zip(self.dropped.rows(), self.reasons, strict=True))
+
+    @property
     def frame(self) -> pd.DataFrame:
-        """One row a config, best first: the config, latency_us low_us high_us bound waves blocks_per_sm limiter in_domain exact_facts, position."""
+        """One row a config, best first: its fields, latency_us low_us high_us, bound waves blocks_per_sm limiter, in_domain exact_facts.
+
+        `position` counts in the legal configs; `exact_facts` says whether registers and shared memory were compiled.
+        """
         import pandas as pd
 
         order = self.order if self.top_k is None else self.order[: self.top_k]
@@ -135,11 +144,11 @@ def rank(
             break
     if not keep.any():
         raise NoAnswerError(f"no config can run on {spec.name}: {checks[int(reason[0])].reason}")
-    rows = candidates.take(~keep).rows()
-    pruned = [(row, checks[i].reason) for row, i in zip(rows, reason[~keep], strict=True)]
+    reasons = tuple(checks[i].reason for i in reason[~keep])
+    dropped = candidates.take(~keep)
     positions = np.flatnonzero(keep)
     legal = candidates if keep.all() else candidates.take(positions)
     legal_facts = facts if keep.all() else facts.take(positions)
     predictions = predict_configs(name, spec, sizes, op.dtype, legal, legal_facts, resolve(spec, f"kernel_{name}", calibration))
     order = np.argsort(predictions.latency_us, kind="stable").astype(np.int64)
-    return Ranking(op, spec, legal, predictions, order, pruned, limit)
+    return Ranking(op, spec, legal, predictions, order, dropped, reasons, limit)

@@ -1,0 +1,1 @@
+"""The laws: what one iteration, one kernel or one message costs on given hardware. Pure, vectorised functions."""

@@ -1,0 +1,104 @@
+"""Entry point of `perfmodel`: finds the verb, and turns errors into one line and an exit code.
+
+0 fine; 1 no answer; 2 bad input; 130 interrupted; 141 the reader of a pipe went away. A bug keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from perfmodel import __version__
+from perfmodel.errors import PerfModelError, unknown_name
+
+VERBS = {
+    "gpus": "list the known GPUs, show one with the source of every number, lint the database",
+    "rank": "rank Triton configs for a problem by predicted latency; needs no GPU",
+    "predict": "predict one operator, or one Triton config, on a GPU",
+    "tune": "time only the best-ranked configs on this machine's GPU and remember the answer",
+    "store": "show, export and import what was timed",
+    "calibrate": "correct the model of a GPU with measured rows",
+    "evaluate": "score rankings against measured sweeps, beside baselines",
+}
+_HELP = """\
+usage: perfmodel VERB ... [--json | --csv]
+
+Predicts GPU performance without a GPU.
+
+verbs:
+{verbs}
+
+  perfmodel VERB --help says more; perfmodel --version prints the version.
+
+example:
+  perfmodel rank gemm --gpu h100_sxm -m 4096 -n 14336 -k 4096 --dtype bf16 --top-k 8
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; a bug raises."""
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+        return code
+    except PerfModelError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has no reader either
+        return 141
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        width = max(map(len, VERBS))
+        print(_HELP.format(verbs="\n".join(f"  {name:{width}}  {what}" for name, what in VERBS.items())), end="")
+        return 0
+    verb, *rest = arguments
+    if verb in ("-V", "--version"):
+        print(f"perfmodel {__version__}")
+        return 0
+    if verb not in VERBS:
+        raise unknown_name("verb", verb, VERBS)
+    return _command(verb, rest)
+
+
+def _command(verb: str, arguments: list[str]) -> int:
+    import typer
+
+    app = importlib.import_module(f"perfmodel.cli.{verb}").app
+    command = typer.main.get_command(app)
+    try:
+        # not command.main(): it has its own ideas about Ctrl-C and broken pipes
+        with command.make_context(f"perfmodel {verb}", arguments) as context:
+            command.invoke(context)
+        return 0
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except typer.Exit as done:
+        return done.exit_code
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not a usage error of the option parser
+            raise
+        message = error.format_message() or str(error)
+        at = getattr(error, "ctx", None)
+        path = at.command_path if at else f"perfmodel {verb}"
+        return _fail(f"{message} Try '{path} --help'.", 2)
+
+
+def _fail(message: str, code: int) -> int:
+    if message:
+        print(f"perfmodel: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

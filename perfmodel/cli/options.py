@@ -1,0 +1,132 @@
+"""Options that several verbs share, and how their text becomes what the library takes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from perfmodel.errors import InputError
+from perfmodel.ops import Gemm
+
+# Sizes are text here: the library's own check names the field, the value and what is allowed, in one line.
+Gpu = Annotated[str, typer.Option("--gpu", help="GPU to ask about: any name `perfmodel gpus` lists, an alias, or the driver's.")]
+M = Annotated[str, typer.Option("-m", metavar="ROWS", help="Rows of A and C: tokens.")]
+N = Annotated[str, typer.Option("-n", metavar="COLUMNS", help="Columns of C: output features.")]
+K = Annotated[str, typer.Option("-k", metavar="DEPTH", help="Columns of A: what is summed over.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="Element type of A and B: bf16, fp16, fp8, int8 ...")]
+TopK = Annotated[str, typer.Option("--top-k", metavar="COUNT", help="How many of the best configs.")]
+Calibration = Annotated[
+    str,
+    typer.Option("--calibration", help="auto: the user's, else the shipped, else the datasheet; none: the datasheet; or a folder."),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--configs", help="Configs to choose from instead of the kernel's own: JSON list, or CSV with a header.")
+]
+StoreFile = Annotated[Path | None, typer.Option("--store", help="Store file (default: PERFMODEL_STORE, else the user's data folder).")]
+
+
+def verb(what: str) -> typer.Typer:
+    """The application of one verb: plain help, no completion script, tracebacks as Python makes them."""
+    app = typer.Typer(help=what, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.callback()(lambda: None)  # so that a verb with one command still names it
+    return app
+
+
+def gemm(m: str, n: str, k: str, dtype: str) -> Gemm:
+    """The problem of -m -n -k --dtype."""
+    return Gemm(_number(m), _number(n), _number(k), dtype=dtype)  # type: ignore[arg-type]
+
+
+def count(name: str, text: str) -> int:
+    """A whole number of 1 or more."""
+    from perfmodel.ops.check import size
+
+    return size(name, _number(text))
+
+
+def calibration(text: str) -> str | None:
+    """The value of --calibration for the library: None for the spec tier."""
+    return None if text.lower() == "none" else text
+
+
+def configs(path: Path | None) -> list[dict[str, Any]] | None:
+    """The configs of a file: a JSON list of objects, an object with "configs", or CSV with a header; empty cells are left out."""
+    if path is None:
+        return None
+    text = read_text(path)
+    if not text.strip():
+        raise InputError(f"{path} is empty: expected a JSON list of configs, or CSV with a header")
+    rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else _json_rows(path, text)
+    if not rows:
+        raise InputError(f"{path} holds no config: expected a JSON list of configs, or CSV with a header")
+    return rows
+
+
+def read_text(path: Path) -> str:
+    """Text of a file; one line for a missing or binary one."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a text file") from None
+
+
+def read_frame(path: Path) -> Any:
+    """A DataFrame from CSV, parquet, JSON or JSON lines, by the file's ending."""
+    import pandas as pd
+
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".csv": pd.read_csv,
+        ".parquet": pd.read_parquet,
+        ".json": pd.read_json,
+        ".jsonl": lambda p: pd.read_json(p, lines=True),
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(f"{path}: unknown kind of file; known: {', '.join(readers)}")
+    try:
+        with path.open("rb"):
+            pass
+        frame = reader(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, ImportError) as error:  # every parser's own error is a ValueError
+        raise InputError(f"{path}: cannot be read as {path.suffix[1:]} ({str(error).splitlines()[0]})") from None
+    if frame.empty:
+        raise InputError(f"{path} holds no row")
+    return frame
+
+
+def _number(text: str) -> int | str:
+    """A whole number exactly; anything else stays text, for the library to judge."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON, perhaps half-written ({error})") from None
+    rows = data.get("configs") if isinstance(data, dict) else data
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f'{path}: expected a JSON list of objects, one a config, or an object with "configs"')
+    return rows
+
+
+def _csv_rows(path: Path, text: str) -> list[dict[str, Any]]:
+    rows = []
+    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    for row in reader:
+        if None in row:
+            raise InputError(f"{path}, line {reader.line_num}: more cells than the header has")
+        rows.append({name.strip(): cell.strip() for name, cell in row.items() if cell is not None and cell.strip()})
+    return rows

@@ -1,0 +1,136 @@
+"""`perfmodel predict`: how long one operator takes on a GPU, as a library runs it or with one Triton config."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+from typing import Annotated, Any
+
+import typer
+
+from perfmodel.cli import options, output
+from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.predict import Operator
+from perfmodel.predict import predict as predict_op
+from perfmodel.prediction import Prediction
+
+app = options.verb("Predict one operator, or one Triton config, on a GPU.")
+
+Stack = Annotated[str | None, typer.Option("--stack", help="Library that runs it: torch, vllm, sglang, trtllm, nccl ...")]
+
+
+@app.command()
+def gemm(
+    gpu: options.Gpu,
+    m: options.M,
+    n: options.N,
+    k: options.K,
+    dtype: options.Dtype = "bf16",
+    config: Annotated[
+        str | None, typer.Option("--config", help='One Triton config: "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object.')
+    ] = None,
+    stack: Stack = None,
+    calibration: options.Calibration = "auto",
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """C[m,n] = A[m,k] B[k,n], by the library or, with --config, by one config of a Triton kernel."""
+    output.check_format(json_, csv_)
+    op = options.gemm(m, n, k, dtype)
+    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_, config=None if config is None else one_config(config))
+
+
+OPERATORS = {
+    "attention": ("Attention", "Attention of one layer: softmax(Q K^T) V over a KV cache."),
+    "moe": ("MoE", "The expert layers of a mixture of experts: routing, two grouped GEMMs, combining."),
+    "collective": ("Collective", "One collective between GPUs."),
+    "memory": ("MemoryBound", "An operator that only moves memory: rmsnorm, rope, silu_mul, add ..."),
+}
+
+
+def add_operator(verb: str, name: str, what: str) -> None:
+    """Make the command of one operator: an option for each of its fields. The operator itself checks them."""
+    operator = getattr(importlib.import_module(f"perfmodel.ops.{verb}"), name)
+    shared = list(inspect.signature(_library).parameters.values())
+
+    def command(**given: Any) -> None:
+        values = {f.name: given.pop(f.name) for f in fields}
+        _library(operator(**values), **given)
+
+    fields = dataclasses.fields(operator)
+    own = []
+    for field in fields:
+        kind: Any = bool if field.type in (bool, "bool") else str | None if field.default is None else str
+        flag = "--" + field.name.replace("_", "-")
+        required = field.default is dataclasses.MISSING
+        default = inspect.Parameter.empty if required else field.default if kind is bool or field.default is None else str(field.default)
+        option = typer.Option(f"{flag}/--no-{flag[2:]}" if kind is bool else flag, metavar=None if kind is bool else field.name.upper())
+        own.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]))
+    parameters = [*own, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared[1:])]
+    hints = inspect.get_annotations(_library, eval_str=True)
+    parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in parameters]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    app.command(verb, help=what)(command)
+
+
+def _library(
+    op: Operator,
+    gpu: options.Gpu,
+    stack: Stack = None,
+    calibration: options.Calibration = "auto",
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    output.check_format(json_, csv_)
+    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_)
+
+
+def answer(op: Operator, gpu: str, stack: str | None, calibration: str, *, json_: bool, csv_: bool, config: Any = None) -> None:
+    """Predict and print."""
+    try:
+        found = predict_op(op, gpu, stack=stack, config=config, calibration=options.calibration(calibration))
+    except ImportError as error:
+        if config is not None or not str(error.name or "").startswith("perfmodel.library"):
+            raise
+        raise NoAnswerError(
+            f"this version has no library model of {op.kind}: perfmodel predict gemm --config predicts one Triton config"
+        ) from None
+    show(found, f"{op.kind} on {gpu}", json_=json_, csv_=csv_)
+
+
+def one_config(text: str) -> dict[str, Any]:
+    """A config from `name=value,...` or a JSON object."""
+    if text.lstrip().startswith("{"):
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"--config is not JSON ({error})") from None
+        return dict(data)
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not pairs or not all(name.strip() and value.strip() for name, _, value in pairs):
+        raise InputError(f'--config {text!r}: expected "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object')
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:
+    """Print a prediction: the time, what binds it, what each resource alone would take."""
+    names = ("latency_us", "low_us", "high_us", "bound", "tier", "in_domain", "model_id")
+    row = {name: getattr(found, name) for name in names}
+    if json_:
+        output.write_json(row | {"terms_us": found.terms, "detail": found.detail})
+    elif csv_:
+        output.write_csv([row | {f"alone_{name.replace(' ', '_')}_us": us for name, us in found.terms.items()} | dict(found.detail)])
+    else:
+        interval = f"{output.shown(found.low_us)} .. {output.shown(found.high_us)}"
+        head = [f"{title}: {output.shown(found.latency_us)} us, 80 % within {interval}, bound by {found.bound}"]
+        head.append(f"{found.tier} tier, model {found.model_id}" + ("" if found.in_domain else "; extrapolates"))
+        head += [output.shown(found.detail)] if found.detail else []
+        terms = sorted(found.terms.items(), key=lambda item: -item[1])
+        output.write_table([{"alone": name, "us": us} for name, us in terms], head=[*head, ""])
+
+
+for _verb, (_name, _what) in OPERATORS.items():
+    add_operator(_verb, _name, _what)

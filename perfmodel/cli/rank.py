@@ -1,0 +1,115 @@
+"""`perfmodel rank`: the best Triton configs of a problem, what binds them, and why others were pruned. No GPU needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perfmodel.cli import options, output
+from perfmodel.tune.rank import CONFIG_COLUMNS, Ranking
+from perfmodel.tune.rank import rank as rank_configs
+
+if TYPE_CHECKING:
+    from perfmodel.predict import Operator
+
+app = options.verb("Rank Triton configs for a problem by predicted latency; needs no GPU.")
+
+_NOTHING_MEASURED = "nothing was ever measured on this GPU for it"
+
+
+@app.command()
+def gemm(
+    gpu: options.Gpu,
+    m: options.M,
+    n: options.N,
+    k: options.K,
+    dtype: options.Dtype = "bf16",
+    top_k: options.TopK = "8",
+    configs: options.ConfigFile = None,
+    pruned: Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")] = False,
+    calibration: options.Calibration = "auto",
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """C[m,n] = A[m,k] B[k,n]: the project's own kernel, or with --configs anybody's."""
+    output.check_format(json_, csv_)
+    op = options.gemm(m, n, k, dtype)
+    count = options.count("top_k", top_k)
+    ranking = rank_configs(op, gpu, configs=options.configs(configs), top_k=count, calibration=options.calibration(calibration))
+    show(ranking, f"gemm m={op.m} n={op.n} k={op.k} {op.dtype}", pruned=pruned, json_=json_, csv_=csv_)
+
+
+def rows(ranking: Ranking) -> list[dict[str, Any]]:
+    """The best `top_k` configs, one flat row each, as Ranking.frame has them but without pandas."""
+    order = ranking.order[: ranking.top_k]
+    p, t = ranking.predictions, ranking.predictions.terms
+    columns: dict[str, Any] = {"variant": ranking.configs.variant[order]} | {
+        name: ranking.configs[name][order] for name in CONFIG_COLUMNS[1:]
+    }
+    columns |= {name: getattr(p, name)[order] for name in ("latency_us", "low_us", "high_us")}
+    columns |= {"bound": t.bound()[order], "waves": t.waves[order], "blocks_per_sm": t.blocks_per_sm[order], "limiter": t.limiter[order]}
+    columns |= {"in_domain": p.in_domain[order], "exact_facts": t.exact_facts[order]}
+    lists = {name: values.tolist() for name, values in columns.items()}
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
+def show(ranking: Ranking, title: str, *, pruned: bool, json_: bool, csv_: bool) -> None:
+    """Print a ranking, or with `pruned` in CSV only what was pruned."""
+    best = rows(ranking)
+    lost = [{**config, "reason": reason} for config, reason in ranking.pruned]
+    model = ranking.predictions.model
+    if json_:
+        about = {"op": _op(ranking.op), "gpu": ranking.gpu.name, "tier": model.tier, "model_id": model.model_id, "ranked": len(ranking)}
+        given = ranking.top(len(best)) if ranking.configs.given is not None else [None] * len(best)
+        configs = [row | ({"given": own} if own is not None else {}) for row, own in zip(best, given, strict=True)]
+        about |= {"pruned_count": len(lost), "configs": configs, "notes": list(ranking.notes)}
+        output.write_json(about | ({"pruned": lost} if pruned else {}))
+    elif csv_:
+        if pruned:
+            output.write_csv(lost, (*CONFIG_COLUMNS, "reason"))
+        else:
+            output.write_csv([row | {"tier": model.tier, "model_id": model.model_id} for row in best])
+    else:
+        head = [f"{title} on {ranking.gpu.name}: {len(ranking)} configs ranked, {len(lost)} pruned", *_basis(ranking, best)]
+        output.write_table([_cells(row) for row in best], head=[*head, ""])
+        if pruned:
+            output.write_table([_tile(row) | {"reason": row["reason"]} for row in lost], head=["", "pruned:"])
+
+
+def _basis(ranking: Ranking, best: list[dict[str, Any]]) -> list[str]:
+    """What the figures rest on: tier, model, facts, domain."""
+    model = ranking.predictions.model
+    tier = f"{model.tier} tier, model {model.model_id}" + (f": {_NOTHING_MEASURED}" if model.tier == "spec" else "")
+    exact = sum(row["exact_facts"] for row in best)
+    partly = f"compiled, exact for {exact} of {len(best)}, a formula for the others" if exact else "by formula, not compiled"
+    facts = "compiled, exact" if exact == len(best) else partly
+    lines = [tier, f"registers and shared memory: {facts}"]
+    outside = sum(not row["in_domain"] for row in best)
+    if outside:
+        lines.append(f"{outside} of {len(best)} extrapolate: outside what the model was fitted on")
+    return [*lines, *ranking.notes]
+
+
+def _tile(row: dict[str, Any]) -> dict[str, Any]:
+    tile = "x".join(str(row[side]) for side in ("block_m", "block_n", "block_k"))
+    rest = {
+        short: row[name] for short, name in (("group", "group_m"), ("split", "split_k"), ("warps", "num_warps"), ("stages", "num_stages"))
+    }
+    return {"variant": row["variant"], "tile": tile, **rest}
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    interval = f"{output.shown(row['low_us'])}-{output.shown(row['high_us'])}"
+    return _tile(row) | {
+        "us": row["latency_us"],
+        "80 % within": interval,
+        "bound by": row["bound"],
+        "waves": round(row["waves"], 2),
+        "blocks/SM": row["blocks_per_sm"],
+        "limited by": row["limiter"],
+    }
+
+
+def _op(op: Operator) -> dict[str, Any]:
+    return {"kind": op.kind} | {name: getattr(op, name) for name in ("m", "n", "k") if hasattr(op, name)} | {"dtype": op.dtype}

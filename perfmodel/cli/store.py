@@ -1,0 +1,75 @@
+"""`perfmodel store`: show what was timed, export it, import somebody else's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from perfmodel.cli import options, output
+from perfmodel.errors import InputError
+from perfmodel.learn.model import write_atomically
+from perfmodel.tune.store import Run, Store, read_export
+
+app = options.verb("Show, export and import what was timed.")
+
+
+@app.command()
+def show(
+    history: Annotated[bool, typer.Option("--history", help="Every run, failures included, instead of the best of each problem.")] = False,
+    store: options.StoreFile = None,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """Show the best config of each problem, or every run."""
+    output.check_format(json_, csv_)
+    with Store(store, create=False) as book:
+        runs = book.history() if history else book.best()
+    rows = [flat(run) for run in runs]
+    if json_:
+        output.write_json(rows)
+    elif csv_:
+        output.write_csv(rows, tuple(flat_columns()))
+    else:
+        short = [name for name in flat_columns() if name not in ("source_hash", "driver", "triton", "torch", "predicted_us", "clock_mhz")]
+        output.write_table(rows, short, head=[f"{book.path}: {len(rows)} {'runs' if history else 'answers'}", ""])
+
+
+@app.command("export")
+def export_(path: Annotated[str, typer.Argument(help="File to write, or - for stdout.")], store: options.StoreFile = None) -> None:
+    """Write every run as JSON, whole or not at all."""
+    with Store(store, create=False) as book:
+        data = book.export()
+    if path == "-":
+        output.write_json(data)
+        return
+    try:
+        write_atomically(Path(path).expanduser(), json.dumps(data, indent=1) + "\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+    print(f"perfmodel: {len(data['runs'])} runs written to {path}", file=sys.stderr)
+
+
+@app.command("import")
+def import_(paths: Annotated[list[Path], typer.Argument(help="Files that `store export` wrote.")], store: options.StoreFile = None) -> None:
+    """Add the runs of exports; those already there are skipped. A bad file adds nothing."""
+    exports = [(path, read_export(path)) for path in paths]
+    with Store(store) as book:
+        for path, data in exports:
+            new, known = book.import_rows(data, str(path))
+            print(f"perfmodel: {path}: {new} new runs, {known} already there", file=sys.stderr)
+
+
+def flat(run: Run) -> dict[str, Any]:
+    """One flat row of a run."""
+    key = {name: getattr(run.key, name) for name in ("kernel", "sizes", "dtype", "gpu", "driver", "triton", "torch", "source_hash")}
+    return key | {name: getattr(run, name) for name in flat_columns()[len(key) :]}
+
+
+def flat_columns() -> list[str]:
+    """Columns of `show`."""
+    key = ["kernel", "sizes", "dtype", "gpu", "driver", "triton", "torch", "source_hash"]
+    return [*key, "config", "role", "status", "reason", "latency_us", "spread", "predicted_us", "clock_mhz", "at"]

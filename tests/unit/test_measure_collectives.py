@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from perfmodel.errors import InputError
 from perfmodel.measure.collectives import batch_for, classify, sizes_between
 
@@ -53,7 +54,11 @@ def test_sizes_and_batches() -> None:
 def test_outside_torchrun_says_how_to_start(tmp_path: Path) -> None:
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run(
-        [sys.executable, "-m", "perfmodel.measure.collectives", "--out", str(tmp_path / "x.jsonl")], env=clean, capture_output=True, text=True
+        [sys.executable, "-m", "perfmodel.measure.collectives", "--out", str(tmp_path / "x.jsonl")],
+        env=clean,
+        capture_output=True,
+        check=False,
+        text=True,
     )
     assert done.returncode == 1
     assert "torchrun" in done.stderr
@@ -63,11 +68,20 @@ def test_outside_torchrun_says_how_to_start(tmp_path: Path) -> None:
 def test_two_processes_over_loopback_write_rows(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "rows.jsonl"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "perfmodel.measure.collectives"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "perfmodel.measure.collectives",
+    ]
     kinds = ["all_reduce", "all_gather", "alltoall", "broadcast", "send_recv"]
     options = ["--out", str(out), "--min-bytes", "256", "--max-bytes", "4096", "--batch", "3", "--repeats", "2", "--dtype", "fp32"]
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([*command, *options, "--kinds", *kinds], env=env, capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*command, *options, "--kinds", *kinds], env=env, capture_output=True, check=False, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == 5 * 5  # kinds x sizes; no graph without a GPU

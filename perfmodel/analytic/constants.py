@@ -1,0 +1,51 @@
+"""Constants of the laws: a value, the range calibration may move it in, and its source, from calibration/physics/<law>.toml."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perfmodel._resources import shipped
+from perfmodel.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One constant of a law."""
+
+    value: float
+    low: float
+    high: float
+    source: str
+
+
+@functools.cache
+def physics(law: str) -> Mapping[str, Constant]:
+    """The shipped spec-tier constants of a law."""
+    try:
+        return {name: Constant(float(e["value"]), float(e["low"]), float(e["high"]), str(e["source"])) for name, e in tables(law).items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"calibration/physics/{law}.toml: {error}; reinstall perfmodel or restore the file") from None
+
+
+@functools.cache
+def tables(law: str) -> dict[str, Any]:
+    """The tables of calibration/physics/<law>.toml."""
+    path = shipped("calibration") / "physics" / f"{law}.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the constants in {path}: {error}; reinstall perfmodel or restore the file") from None
+
+
+def constant_values(law: str, overrides: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Values of a law's constants, `overrides` (a calibration's) on top."""
+    values = {name: c.value for name, c in physics(law).items()}
+    for name, value in (overrides or {}).items():
+        if name not in values:
+            raise InputError(f"calibration moves an unknown constant {name!r} of the {law} law: it was made by another version")
+        values[name] = float(value)
+    return values

@@ -1,0 +1,128 @@
+"""Calibrations of collectives: one GPU's own, and those of several GPUs for GPUs that were never measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel._resources import shipped
+from perfmodel.errors import InputError
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.collective_fit import MIN_ROWS, Rows, fit_constants, held_out_errors, read_rows, sigmas
+from perfmodel.learn.intervals import conformal_bounds
+from perfmodel.learn.model import FittedModel
+from perfmodel.library.collective import LAW
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+MIN_SIZES = 4
+SHIPPED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000")
+BY_ARCH = {  # GPUs that answer for an unmeasured one of that compute capability
+    "sm_80": ("a100_sxm4_80gb",),
+    "sm_89": ("l40s",),
+    "sm_90": ("h100_sxm",),
+    "sm_100": ("a100_sxm4_80gb", "h100_sxm"),
+}
+
+
+def fit_collective(
+    gpu: GpuSpec,
+    frame: pd.DataFrame,
+    *,
+    prior: Mapping[str, float] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> FittedModel:
+    """Calibrate one GPU. The interval and the reported error come from message sizes that the fold's fit did not see.
+
+    Raises InputError for bad rows and for fewer than 12 rows or 4 sizes.
+    """
+    rows = read_rows(gpu, frame)
+    if len(rows) < MIN_ROWS or len(np.unique(rows.sizes)) < MIN_SIZES:
+        raise InputError(
+            f"{len(rows)} rows over {len(np.unique(rows.sizes))} sizes: a fit of collectives needs {MIN_ROWS} over {MIN_SIZES}"
+        )
+    errors = held_out_errors(rows, prior, folds, seed)
+    constants = {**fit_constants([rows], prior), **sigmas(rows, errors)}
+    return finish(gpu.name, [rows], errors, constants, "calibrated", provenance)
+
+
+def fit_universal(
+    name: str, tables: Sequence[Rows], *, provenance: Mapping[str, Any] | None = None, prior: Mapping[str, float] | None = None
+) -> FittedModel:
+    """One model of several GPUs for GPUs that were never measured; each table's errors come from a fit without it, where there are two."""
+    if len(tables) > 1:
+        left_out = [t.errors(fit_constants([u for u in tables if u is not t], prior)) for t in tables]
+    else:
+        left_out = [held_out_errors(tables[0], prior, 5, 0)]
+    errors = np.concatenate(left_out)
+    width = [sigmas(t, e) for t, e in zip(tables, left_out, strict=True)]
+    constants = {**fit_constants(tables, prior), **{n: float(np.mean([w[n] for w in width])) for n in width[0]}}
+    return finish(name, tables, errors, constants, "spec", provenance)
+
+
+def finish(
+    name: str, tables: Sequence[Rows], errors: Floats, constants: Mapping[str, float], tier: str, provenance: Mapping[str, Any] | None
+) -> FittedModel:
+    """Card and model of a fit."""
+    logs = np.concatenate([t.log_latency for t in tables])
+    digest = hashlib.sha256(np.ascontiguousarray(np.round(logs, 9)).tobytes()).hexdigest()[:16]
+    features = [t.terms(constants).features for t in tables]
+    envelope = {n: (min(float(f[n].min()) for f in features), max(float(f[n].max()) for f in features)) for n in features[0]}
+    relative = np.abs(np.expm1(-errors))
+    card = {
+        **(provenance or {}),
+        "gpus": [t.gpu.name for t in tables],
+        "gpu": tables[0].gpu.name if len(tables) == 1 and tier == "calibrated" else "",
+        "kind": LAW,
+        "rows": len(logs),
+        "sizes": int(max(len(np.unique(t.sizes)) for t in tables)),
+        "data_hash": digest,
+        "held_out": "whole message sizes" if len(tables) == 1 else "whole GPUs",
+        "held_out_error": {q: float(v) for q, v in zip(("mean", "median", "p90"), _summary(relative), strict=True)},
+    }
+    return FittedModel(f"{name}:{LAW}:{digest[:8]}", tier, dict(constants), conformal_bounds(errors), None, envelope, card)
+
+
+def _summary(relative: Floats) -> tuple[float, float, float]:
+    return float(relative.mean()), float(np.median(relative)), float(np.quantile(relative, 0.9))
+
+
+def shipped_rows() -> dict[str, pd.DataFrame]:
+    """The committed rows that the shipped calibrations are fitted to, by GPU.
+
+    Stack rows of more than two L40S come from other hosts than its NCCL rows, whose staging is 25 % faster: left out.
+    """
+    import pandas as pd
+
+    frame = pd.read_parquet(shipped("data") / "collectives.parquet")
+    other_host = (frame["gpu"] == "l40s") & (frame["n_gpus"] > 2) & (frame["stack"] != "nccl") & (frame["topology"] == "auto")
+    return {name: frame[(frame["gpu"] == name) & ~other_host].reset_index(drop=True) for name in SHIPPED}
+
+
+def ship(folder: str | Path) -> dict[str, FittedModel]:
+    """Fit and write every shipped calibration of collectives under `folder` (a checkout's calibration/); minutes on one core."""
+    root = Path(folder)
+    frames = shipped_rows()
+    tables = {name: read_rows(find_gpu(name), frame) for name, frame in frames.items()}
+    origin = {"data": "data/collectives.parquet", "licence": "Apache-2.0 (see data/collectives.json)"}
+    made: dict[str, FittedModel] = {}
+    for name, frame in frames.items():
+        made[f"{name}/{LAW}"] = fit_collective(find_gpu(name), frame, provenance=origin)
+        made[f"{name}/{LAW}"].save(root / name / LAW)
+    for arch, names in BY_ARCH.items():
+        place = f"universal/{LAW}_{arch}"
+        made[place] = fit_universal("universal", [tables[name] for name in names], provenance=origin)
+        made[place].save(root / place)
+    made[f"universal/{LAW}"] = fit_universal("universal", list(tables.values()), provenance=origin)
+    made[f"universal/{LAW}"].save(root / "universal" / LAW)
+    return made

@@ -1,0 +1,137 @@
+"""Constants of the communication laws from measured rows: robust least squares, shrunk to a prior, and errors on sizes left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from perfmodel.analytic.constants import Constant, constant_values, physics
+from perfmodel.errors import InputError
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.intervals import out_of_fold
+from perfmodel.library.collective import LAW, CollectiveTerms, model, read_columns
+from perfmodel.units import US_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+MIN_ROWS = 12
+NOISE = 0.1  # log error of a row that the laws do not explain at best: what a row weighs against the prior
+PRIOR_WIDTH = 0.5  # standard deviation of log(constant / prior), times the share of its range that the constant's file allows
+Z80 = 1.2816  # half width of a normal's 80 % interval in standard deviations
+STEP = 2e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Measured collectives of one GPU, checked: columns and stack as `model` takes them, log latency in seconds, and size groups."""
+
+    gpu: GpuSpec
+    columns: Mapping[str, npt.NDArray[Any]]
+    stack: npt.NDArray[np.object_] | None
+    log_latency: Floats
+    sizes: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.log_latency)
+
+    def take(self, mask: Bools) -> Rows:
+        """The rows of a mask."""
+        stack = None if self.stack is None else self.stack[mask]
+        return Rows(self.gpu, {k: v[mask] for k, v in self.columns.items()}, stack, self.log_latency[mask], self.sizes[mask])
+
+    def terms(self, constants: Mapping[str, float]) -> CollectiveTerms:
+        """The law's answer for every row."""
+        return model(self.gpu, self.columns, self.stack, constants)
+
+    def errors(self, constants: Mapping[str, float]) -> Floats:
+        """log(measured / predicted)."""
+        return self.log_latency - np.log(self.terms(constants).latency_s)
+
+
+def read_rows(gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
+    """Check a frame of measured collectives: kind, message_bytes, n_gpus, latency_us; optional stack, version, dtype, nodes, topology.
+
+    Rows whose `status` is not ok are left out. Raises InputError for missing columns, non-positive or NaN latencies, and latencies
+    that cannot be microseconds.
+    """
+    if "latency_us" not in frame.columns:
+        raise InputError(f"the table of collectives lacks column latency_us; it has {', '.join(map(str, frame.columns))}")
+    if "status" in frame.columns:
+        frame = frame[frame["status"] == "ok"]
+    latency = frame["latency_us"].to_numpy(dtype=np.float64, na_value=np.nan)
+    bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
+    if len(bad):
+        raise InputError(f"latency_us must be a positive number: rows {', '.join(map(str, bad[:5]))} of collectives are not")
+    columns, stack = read_columns(frame)
+    sizes = np.unique(columns["message_bytes"], return_inverse=True)[1].astype(np.int64)
+    rows = Rows(gpu, columns, stack, np.log(latency / US_PER_S), sizes)
+    if len(rows) and abs(float(np.median(rows.errors({})))) > np.log(100.0):
+        raise InputError("the latencies of collectives are over 100 times from what the links allow: latency_us must be microseconds")
+    return rows
+
+
+def free_constants() -> dict[str, Constant]:
+    """Constants that a fit may move: positive, with a range, and not an interval's width."""
+    return {n: c for n, c in physics(LAW).items() if c.high > c.low and c.value > 0 and not n.startswith("sigma_")}
+
+
+def fit_constants(tables: Sequence[Rows], prior: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Constants that explain the rows of one or several GPUs at once, shrunk to `prior` (default: the spec tier's) within their ranges.
+
+    Robust least squares (soft-l1) over log constants: the log error of each row, plus a Gaussian prior on each log constant. A
+    constant that no row depends on keeps its prior.
+    """
+    known = free_constants()
+    base = constant_values(LAW, prior)
+    plain = [t.errors(base) for t in tables]
+    names = [n for n in known if any((t.errors({**base, n: base[n] * 1.05}) != e).any() for t, e in zip(tables, plain, strict=True))]
+    start = np.array([base[n] for n in names])
+    low = np.array([np.log(max(known[n].low, 1e-3 * known[n].value)) for n in names]) - np.log(start)
+    high = np.log([known[n].high for n in names]) - np.log(start)
+    width = np.clip((high - low) / 4, 0.03, PRIOR_WIDTH)
+    balance = [np.sqrt(max(len(t) for t in tables) / len(t)) for t in tables]
+
+    def residuals(x: Floats) -> Floats:
+        constants = {**base, **dict(zip(names, start * np.exp(x), strict=True))}
+        return np.concatenate([*(b * t.errors(constants) / NOISE for b, t in zip(balance, tables, strict=True)), x / width])
+
+    found = least_squares(
+        residuals,
+        np.zeros(len(names)),
+        bounds=(low - 1e-6, high + 1e-6),
+        diff_step=STEP,
+        loss="soft_l1",
+        f_scale=1.5,
+        max_nfev=25,
+        x_scale=width,
+    )
+    return {**{n: float(v) for n, v in base.items()}, **{n: float(v) for n, v in zip(names, start * np.exp(found.x), strict=True)}}
+
+
+def held_out_errors(rows: Rows, prior: Mapping[str, float] | None, folds: int, seed: int) -> Floats:
+    """log(measured / predicted) of each row by a fit that saw none of its message size."""
+    return out_of_fold(
+        rows.sizes, lambda train, held: rows.take(held).errors(fit_constants([rows.take(train)], prior)), folds=folds, seed=seed
+    )
+
+
+def sigmas(rows: Rows, errors: Floats) -> dict[str, float]:
+    """Widths of the interval by regime: the nominal quantile of |log error| over a normal's, where steps, bandwidth or launch rule."""
+    terms = rows.terms({})
+    share = terms.seconds["bandwidth"] / terms.latency_s
+    eager = np.array(["_eager" in str(s).lower() for s in rows.stack]) if rows.stack is not None else np.zeros(len(rows), dtype=bool)
+    known = physics(LAW)
+    found = {}
+    for name, mask in (("sigma_steps", ~eager & (share < 0.5)), ("sigma_bandwidth", share >= 0.5), ("sigma_eager", eager & (share < 0.5))):
+        limit = known[name]
+        value = float(np.quantile(np.abs(errors[mask]), 0.8)) / Z80 if mask.sum() >= MIN_ROWS else limit.value
+        found[name] = float(np.clip(value, limit.low, limit.high))
+    return found

@@ -1,0 +1,95 @@
+"""The checked columns of a table of collectives: arrays of equal length, names resolved, links looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.collective_links import Links, resolve_links
+from perfmodel.library.collective_stacks import parse_stack
+from perfmodel.ops.collective import MAX_BYTES, Collective, collective_kind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMES = {"op": "kind", "num_gpus": "n_gpus", "impl": "stack", "framework_version": "version", "num_nodes": "nodes", "size": "message_bytes"}
+Floats = npt.NDArray[np.float64]
+
+
+def columns(op: Collective) -> dict[str, npt.NDArray[Any]]:
+    """Columns of one operator, each of length 1."""
+    return {
+        "kind": np.array([op.kind], dtype=object),
+        "message_bytes": np.array([op.message_bytes], dtype=np.float64),
+        "n_gpus": np.array([op.n_gpus], dtype=np.float64),
+        "nodes": np.array([op.nodes], dtype=np.float64),
+        "dtype": np.array([op.dtype], dtype=object),
+        "topology": np.array([op.topology], dtype=object),
+    }
+
+
+def read_columns(frame: pd.DataFrame) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.object_] | None]:
+    """(columns, stack) of a table; columns may carry the names of public tables (op, num_gpus, impl, framework_version).
+
+    Raises InputError naming the missing column.
+    """
+    named = frame.rename(columns={old: new for old, new in NAMES.items() if old in frame.columns and new not in frame.columns})
+    if missing := [c for c in ("kind", "message_bytes", "n_gpus") if c not in named.columns]:
+        raise InputError(f"a table of collectives needs kind, message_bytes and n_gpus: {', '.join(missing)} is not there")
+    found: dict[str, npt.NDArray[Any]] = {}
+    for name in ("kind", "dtype", "topology", "version"):
+        if name in named.columns:
+            found[name] = named[name].to_numpy(dtype=object)
+    for name in ("message_bytes", "n_gpus", "nodes"):
+        if name in named.columns:
+            found[name] = named[name].to_numpy(dtype=np.float64, na_value=np.nan)
+    return found, named["stack"].to_numpy(dtype=object) if "stack" in named.columns else None
+
+
+class Question:
+    """Checked columns: message, n (GPUs in all), m (machines), kind, one_byte, links, and the stack of each row."""
+
+    def __init__(self, gpu: GpuSpec, columns: Mapping[str, Any], stack: Any, constants: Mapping[str, float]) -> None:
+        sizes = {"message_bytes": columns["message_bytes"], "n_gpus": columns["n_gpus"], "nodes": columns.get("nodes", 1.0)}
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in sizes.values()))
+        self.rows = len(arrays[0])
+        for name, values, low in zip(sizes, arrays, (1, 2, 1), strict=True):
+            _check(name, values, low)
+        self.message, self.n, self.m = arrays
+        if (uneven := np.flatnonzero(self.n % self.m)).size:
+            i = uneven[0]
+            raise InputError(f"row {i}: {self.n[i]:.0f} GPUs do not divide evenly over {self.m[i]:.0f} nodes: give a multiple")
+        kinds, code = levels(columns["kind"], self.rows)
+        self.kind = np.array([collective_kind(x) for x in kinds], dtype=str)[code]
+        dtypes, code = levels(columns.get("dtype", "bf16"), self.rows)
+        self.one_byte = np.array([parse_dtype(x or "bf16").a_bytes < 2 for x in dtypes], dtype=bool)[code]
+        topologies, code = levels(columns.get("topology", "auto"), self.rows)
+        self.links: Links = resolve_links(gpu, [str(t) or "auto" for t in topologies], code, self.n, self.m, constants)
+        stacks, self.stack_code = levels("nccl" if stack is None else stack, self.rows)
+        self.stacks = [parse_stack(x) for x in stacks]
+        self.eager = np.array([e for _, e, _ in self.stacks], dtype=bool)[self.stack_code]
+        self.graph = np.array([g for _, _, g in self.stacks], dtype=bool)[self.stack_code]
+        self.versions, self.version_code = levels(columns.get("version", ""), self.rows)
+
+
+def _check(name: str, values: Floats, low: int) -> None:
+    bad = np.flatnonzero(~((values >= low) & (values == np.floor(values)) & (values <= MAX_BYTES)))
+    if bad.size:
+        value = values[bad[0]]
+        if name == "n_gpus" and value == 1:
+            raise InputError(f"row {bad[0]}: n_gpus is 1: a collective needs at least 2 GPUs (one GPU has nobody to talk to)")
+        raise InputError(f"row {bad[0]}: {name} must be a whole number from {low} to {MAX_BYTES}, got {value:g}")
+
+
+def levels(values: Any, rows: int) -> tuple[list[Any], npt.NDArray[np.intp]]:
+    """(distinct values, "" for none, and which of them each row has)."""
+    import pandas as pd
+
+    codes, found = pd.factorize(np.broadcast_to(np.asarray(values, dtype=object), (rows,)), use_na_sentinel=False)
+    return ["" if pd.isna(x) else x for x in found], np.asarray(codes, dtype=np.intp)

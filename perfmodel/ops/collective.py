@@ -1,0 +1,93 @@
+"""Collective communication: one message shared, gathered, scattered or exchanged among GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError, unknown_name
+from perfmodel.ops.check import size
+from perfmodel.ops.work import Work
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p")
+ALIASES = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
+    "bcast": "broadcast", "sendrecv": "p2p", "pointtopoint": "p2p",
+}  # fmt: skip
+MAX_BYTES = 2**44
+MAX_GPUS = 2**16
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of `n_gpus` GPUs in all, spread evenly over `nodes` machines.
+
+    message_bytes is the whole message, as nccl-tests counts its "size" column: for all_reduce, broadcast and p2p the buffer of one
+    rank; for all_gather the gathered result (n_gpus times what a rank contributes); for reduce_scatter the input of one rank (n_gpus
+    times what it keeps); for all_to_all what one rank sends in all, its own part included. topology names a machine or path of
+    hwdb/nodes; "auto" is the usual machine of the GPU. Raises InputError for an unknown kind or dtype, sizes below 1, fewer than two
+    GPUs, and GPUs that do not divide over the nodes.
+    """
+
+    kind: str
+    message_bytes: int
+    n_gpus: int
+    dtype: str = "bf16"
+    nodes: int = 1
+    topology: str = "auto"
+
+    operator: ClassVar[str] = "collective"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", collective_kind(self.kind))
+        object.__setattr__(self, "message_bytes", size("message_bytes", self.message_bytes, high=MAX_BYTES))
+        object.__setattr__(self, "n_gpus", size("n_gpus", self.n_gpus, high=MAX_GPUS))
+        object.__setattr__(self, "nodes", size("nodes", self.nodes, high=MAX_GPUS))
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
+        if self.n_gpus == 1:
+            raise InputError("n_gpus is 1: a collective needs at least 2 GPUs (one GPU has nobody to talk to)")
+        if self.n_gpus % self.nodes:
+            raise InputError(f"{self.n_gpus} GPUs do not divide evenly over {self.nodes} nodes: give a multiple")
+
+    def work(self) -> Work:
+        """Bytes that one GPU must receive (read_bytes) and send (write_bytes), whatever the algorithm, and its additions (flops)."""
+        return collective_work(self.kind, self.message_bytes, self.n_gpus, self.dtype)
+
+
+def collective_kind(name: object) -> str:
+    """Canonical kind for a usual spelling ("alltoall", "send_recv", "AllReduce"); raises InputError for anything else."""
+    text = str(name).strip().lower().replace("-", "_")
+    if text in KINDS:
+        return text
+    bare = text.replace("_", "").replace(" ", "")
+    if bare in ALIASES:
+        return ALIASES[bare]
+    raise unknown_name("kind of collective", name, (*KINDS, "alltoall", "send_recv"))
+
+
+def bus_factor(kind: str, n_gpus: npt.ArrayLike) -> Floats:
+    """Bytes that each GPU's link must carry, over message_bytes: bus bandwidth = bus_factor x message_bytes / latency.
+
+    all_reduce 2 (n-1)/n; all_gather, reduce_scatter, all_to_all (n-1)/n; broadcast, p2p 1.
+    Source: NVIDIA, nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
+    """
+    n = np.asarray(n_gpus, dtype=np.float64)
+    share = (n - 1) / n
+    return {"all_reduce": 2 * share, "broadcast": np.ones_like(n), "p2p": np.ones_like(n)}.get(kind, share)
+
+
+def collective_work(kind: str, message_bytes: npt.ArrayLike, n_gpus: npt.ArrayLike, dtype: str = "bf16") -> Work:
+    """Compulsory traffic of one GPU, broadcast over arrays: bus_factor x message_bytes each way; (n-1)/n additions an element to reduce.
+
+    Source: as `bus_factor`. In-switch reduction (NVLS) sends less than this.
+    """
+    total = np.asarray(message_bytes, dtype=np.float64)
+    n = np.asarray(n_gpus, dtype=np.float64)
+    wire = total * bus_factor(kind, n)
+    adds = total / parse_dtype(dtype).a_bytes * (n - 1) / n if kind in ("all_reduce", "reduce_scatter") else np.zeros_like(wire)
+    return Work(adds, wire, wire)

@@ -1,0 +1,105 @@
+"""Plots of collectives: latency and bus bandwidth over message size, model beside measured. Each takes and returns an Axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.collective_fit import Z80
+from perfmodel.library.collective import CollectiveTerms, model
+from perfmodel.ops.collective import bus_factor, collective_kind
+from perfmodel.units import GB, US_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+Floats = npt.NDArray[np.float64]
+
+
+def curve(
+    gpu: str | GpuSpec, kind: str, n_gpus: int, stack: str = "nccl", constants: Mapping[str, float] | None = None, **columns: Any
+) -> tuple[Floats, CollectiveTerms]:
+    """(message sizes in bytes, model's answer) from 256 B to 1 GiB, eight points an octave; `columns` are further ones (dtype ...)."""
+    sizes = np.round(2 ** np.linspace(8, 30, 177))
+    spec = find_gpu(gpu)
+    rows = {"kind": collective_kind(kind), "message_bytes": sizes, "n_gpus": float(n_gpus), **columns}
+    return sizes, model(spec, rows, stack, constants)
+
+
+def latency(
+    gpu: str | GpuSpec,
+    kind: str,
+    n_gpus: int,
+    *,
+    stack: str = "nccl",
+    constants: Mapping[str, float] | None = None,
+    measured: pd.DataFrame | None = None,
+    ax: Axes | None = None,
+    **columns: Any,
+) -> Axes:
+    """Latency (microseconds) over message size with its 80 % band, broken where algorithm or protocol change; `measured` as points."""
+    ax = _axes(ax)
+    sizes, terms = curve(gpu, kind, n_gpus, stack, constants, **columns)
+    micro = terms.latency_s * US_PER_S
+    (line,) = ax.plot(sizes, micro, label=f"{find_gpu(gpu).name}, {n_gpus} GPUs, {stack}")
+    width = np.exp(Z80 * terms.log_sigma)
+    ax.fill_between(sizes, micro / width, micro * width, alpha=0.15, color=line.get_color())
+    for i, name in _changes(terms):
+        ax.axvline(sizes[i], lw=0.5, ls=":", color=line.get_color())
+        ax.annotate(name, (sizes[i], micro[i]), fontsize=7, rotation=90, va="bottom", color=line.get_color())
+    if measured is not None:
+        points = _matching(measured, kind, n_gpus, stack)
+        ax.plot(points["message_bytes"], points["latency_us"], "o", ms=4, mfc="none", color=line.get_color(), label="measured")
+    ax.set(xscale="log", yscale="log", xlabel="message (bytes)", ylabel="latency (us)", title=kind)
+    ax.legend(fontsize=8)
+    return ax
+
+
+def bus_bandwidth(
+    gpu: str | GpuSpec,
+    kind: str,
+    n_gpus: int,
+    *,
+    stack: str = "nccl",
+    constants: Mapping[str, float] | None = None,
+    measured: pd.DataFrame | None = None,
+    ax: Axes | None = None,
+    **columns: Any,
+) -> Axes:
+    """Bus bandwidth (GB/s, as nccl-tests counts it) over message size; `measured` as points."""
+    ax = _axes(ax)
+    sizes, terms = curve(gpu, kind, n_gpus, stack, constants, **columns)
+    factor = float(bus_factor(collective_kind(kind), n_gpus))
+    (line,) = ax.plot(sizes, factor * sizes / terms.latency_s / GB, label=f"{find_gpu(gpu).name}, {n_gpus} GPUs, {stack}")
+    if measured is not None:
+        points = _matching(measured, kind, n_gpus, stack)
+        rate = factor * points["message_bytes"] / points["latency_us"] * US_PER_S / GB
+        ax.plot(points["message_bytes"], rate, "o", ms=4, mfc="none", color=line.get_color(), label="measured")
+    ax.set(xscale="log", xlabel="message (bytes)", ylabel="bus bandwidth (GB/s)", title=kind)
+    ax.legend(fontsize=8)
+    return ax
+
+
+def _changes(terms: CollectiveTerms) -> list[tuple[int, str]]:
+    names = [f"{a} {p}" for a, p in zip(terms.algorithm, terms.protocol, strict=True)]
+    return [(i, name) for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+
+
+def _matching(measured: pd.DataFrame, kind: str, n_gpus: int, stack: str) -> pd.DataFrame:
+    found = measured[(measured["kind"].map(collective_kind) == collective_kind(kind)) & (measured["n_gpus"] == n_gpus)]
+    return found[found["stack"] == stack] if "stack" in found.columns else found
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    made: Axes = plt.subplots()[1]
+    return made

@@ -21,7 +21,7 @@ _HOME = {
     "Gemm": "perfmodel.ops",
     "predict": "perfmodel.predict",
     "predict_table": "perfmodel.predict",
-    "Prediction": "perfmodel.predict",
+    "Prediction": "perfmodel.prediction",
     "rank": "perfmodel.tune",
     "Ranking": "perfmodel.tune",
     "tune": "perfmodel.tune",
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from perfmodel.hw import gpu, gpus
     from perfmodel.learn.calibration import Calibration, load_calibration
     from perfmodel.ops import Gemm
-    from perfmodel.predict import Prediction, predict, predict_table
+    from perfmodel.predict import predict, predict_table
+    from perfmodel.prediction import Prediction
     from perfmodel.tune import Ranking, rank, tune
 
 

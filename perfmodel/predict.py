@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
@@ -19,6 +19,7 @@ from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values
 from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.model import FittedModel
+from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -40,25 +41,6 @@ class Operator(Protocol):
     def dtype(self) -> str:
         """Element type."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """How long one thing takes, how sure that is and what it rests on.
-
-    Times are microseconds; low and high bound the nominal 80 % interval. `tier` is spec, calibrated or measured; `in_domain` is
-    False where the model extrapolates; `terms` holds what each resource alone would take.
-    """
-
-    latency_us: float
-    low_us: float
-    high_us: float
-    bound: str
-    terms: Mapping[str, float]
-    tier: str
-    in_domain: bool
-    model_id: str
-    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +85,7 @@ def predict(
     """
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     if config is None:
-        from perfmodel.library import predict_one
+        from perfmodel.predict_operators import predict_one
 
         return predict_one(op, spec, stack=stack, calibration=calibration)
     family = kernel_family(op.kind)
@@ -140,8 +122,6 @@ def predict_table(
     kind: gemm, attention, moe, collective or memory. Returns latency_us, low_us, high_us, bound, tier and in_domain on the same
     index. Unknown columns are ignored; raises InputError naming the first bad row for sizes that cannot be.
     """
-    from perfmodel.library import KINDS, predict_frame
+    from perfmodel.predict_operators import predict_frame
 
-    if kind not in KINDS:
-        raise unknown_name("kind of operator", kind, KINDS)
     return predict_frame(kind, frame, gpu, calibration=calibration)

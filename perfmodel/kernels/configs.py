@@ -136,6 +136,8 @@ def _whole(values: Any, name: str, count: int) -> Ints:
     bad = np.flatnonzero(~((numbers == np.floor(numbers)) & (numbers >= low) & (numbers <= 2**31)))
     if len(bad):
         value = list(values)[bad[0]]
+        if value is None:
+            raise InputError(f"config {bad[0]} has no {name}")
         raise InputError(f"config {bad[0]}: {name} must be a whole number of {low} or more, got {value!r}")
     return numbers.astype(np.int64)
 

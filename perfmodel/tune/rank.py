@@ -78,17 +78,19 @@ class Ranking:
         Configs of one variant and one output tile share most of the model's error, so each one already chosen makes the next of its
         kind count TWIN_PENALTY slower. The first is always the best predicted.
         """
-        count = min(size("k", k), len(self.order))
         kinds = np.stack([self.configs.code.astype(np.int64), self.configs["block_m"], self.configs["block_n"]], axis=1)
-        pool = self.order[: max(64, 4 * count)].tolist()
-        chosen: list[int] = []
-        taken: dict[tuple[int, ...], int] = {}
+        kind = np.unique(kinds, axis=0, return_inverse=True)[1].ravel()
         latency = self.predictions.latency_us
-        for _ in range(count):
-            best = min(pool, key=lambda i: latency[i] * (1.0 + TWIN_PENALTY * taken.get(tuple(kinds[i]), 0)))
-            pool.remove(best)
+        score = latency.copy()
+        chosen: list[int] = []
+        taken = np.zeros(kind.max() + 1)
+        for _ in range(min(size("k", k), len(self.order))):
+            best = int(np.argmin(score))
             chosen.append(best)
-            taken[tuple(kinds[best])] = taken.get(tuple(kinds[best]), 0) + 1
+            taken[kind[best]] += 1
+            same = kind == kind[best]
+            score[same] = latency[same] * (1.0 + TWIN_PENALTY * taken[kind[best]])
+            score[chosen] = np.inf
         return chosen
 
     def top(self, k: int) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import perfmodel as pm
@@ -39,7 +40,8 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ranked(op: pm.Gemm = OP) -> list[dict[str, Any]]:
-    top = pm.rank(op, "h200_sxm").top(60)
+    ranking = pm.rank(op, "h200_sxm")
+    top = ranking.configs.take(np.array(ranking.shortlist(60))).rows()
     return [{k: c[k] for k in GEMM.config_keys} for c in top]
 
 

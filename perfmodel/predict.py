@@ -58,14 +58,23 @@ class ConfigPredictions:
 def predict_configs(
     family: str, gpu: GpuSpec, sizes: Mapping[str, Any], dtype: str, configs: Configs, facts: Facts, model: FittedModel
 ) -> ConfigPredictions:
-    """Latency of each config: physics with the model's constants, times its residual. `sizes` are scalars or arrays beside the configs."""
+    """Latency of each config: physics with the model's constants, times its residual. `sizes` are scalars or arrays beside the configs.
+
+    A residual speaks for the kernel variants it was fitted on; for somebody else's kernel the fitted constants answer alone, with the
+    wider interval that the law without a tree has earned.
+    """
     terms: Terms = kernel_family(family).terms(
         gpu, **sizes, dtype=dtype, configs=configs, facts=facts, constants=constant_values(family, model.constants)
     )
     count = len(configs)
-    latency = terms.latency_s * US_PER_S * model.correction(terms.features, count)
-    low, high = model.interval
-    return ConfigPredictions(latency, latency * np.exp(low), latency * np.exp(high), terms, model, model.in_domain(terms.features, count))
+    latency = terms.latency_s * US_PER_S
+    low, high = (np.full(count, bound) for bound in model.law_interval or model.interval)
+    seen = configs.of(*model.card.get("variants", configs.variants))
+    if seen.any():
+        latency = latency * np.where(seen, model.correction(terms.features, count), 1.0)
+        low[seen], high[seen] = model.interval
+    inside = model.in_domain(terms.features, count)
+    return ConfigPredictions(latency, latency * np.exp(low), latency * np.exp(high), terms, model, inside)
 
 
 def op_sizes(op: Operator) -> dict[str, int]:

@@ -7,8 +7,6 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from perfmodel._resources import shipped
 from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.hw import gpu as find_gpu
@@ -32,11 +30,18 @@ def kernel_models(data: Path) -> dict[str, FittedModel]:
         provenance = {"data": f"data/{family}/{path.name}", **{name: _only(rows[name]) for name in ("torch", "triton", "driver")}}
         model = fit_kernel(family, spec, rows, provenance=provenance)
         models[f"{name}/kernel_{family}"] = model
-        low, high = (float(f(a, b)) for f, a, b in zip((np.minimum, np.maximum), model.interval, PRIOR_INTERVAL, strict=True))
         models[f"universal/kernel_{family}_{spec.arch}"] = dataclasses.replace(
-            model, model_id=f"universal:kernel_{family}_{spec.arch}", tier="spec", interval=(low, high)
+            model,
+            model_id=f"universal:kernel_{family}_{spec.arch}",
+            tier="spec",
+            interval=_no_narrower(model.interval),
+            law_interval=_no_narrower(model.law_interval or model.interval),
         )
     return models
+
+
+def _no_narrower(interval: tuple[float, float]) -> tuple[float, float]:
+    return min(interval[0], PRIOR_INTERVAL[0]), max(interval[1], PRIOR_INTERVAL[1])
 
 
 def _only(values: Iterable[object]) -> str:

@@ -197,7 +197,8 @@ def fit_kernel(
     terms = law(family, gpu, rows, constants)
     tree = _tree(terms, rows, seed) if best == "constants and tree" else None
     near = rows.weight >= 1.0 / 3.0  # within twice the best
-    interval = conformal_bounds(errors[best][near]) if near.sum() >= MIN_ROWS else PRIOR_INTERVAL
+    enough = near.sum() >= MIN_ROWS
+    interval, law_interval = (conformal_bounds(errors[k][near]) if enough else PRIOR_INTERVAL for k in (best, "constants"))
     digest = hashlib.sha256(np.ascontiguousarray(np.round(rows.log_latency, 9)).tobytes()).hexdigest()[:16]
     envelope = {name: (float(np.min(v)), float(np.max(v))) for name, v in terms.features.items()}
     card = {
@@ -207,12 +208,13 @@ def fit_kernel(
         "kind": f"kernel_{family}",
         "rows": len(rows),
         "shapes": len(np.unique(rows.group)),
+        "variants": sorted({str(v) for p in rows.parts for v in np.unique(p.configs.variant)}),
         "dtypes": sorted({p.dtype for p in rows.parts}),
         "data_hash": digest,
         "held_out_error": scores,
         "chosen": best,
     }
-    return FittedModel(f"{gpu.name}:kernel_{family}:{digest[:8]}", "calibrated", constants, interval, tree, envelope, card)
+    return FittedModel(f"{gpu.name}:kernel_{family}:{digest[:8]}", "calibrated", constants, interval, tree, envelope, card, law_interval)
 
 
 def _tree(terms: Terms, rows: Rows, seed: int) -> Residual:

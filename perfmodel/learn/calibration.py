@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.model import FittedModel, find_model, read_model
 
-PRIOR_INTERVAL = (-0.22, 0.22)
+PRIOR_INTERVAL = (-math.log(1.2), math.log(1.2))
 """log(measured / predicted) where no residual of another GPU is at hand: a stated guess of 20 % either way, not a measurement."""
 
 

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ Floats = npt.NDArray[np.float64]
 class FittedModel:
     """One fitted law.
 
-    `constants` override the spec-tier ones; `interval` is (low, high) of log(measured / predicted) at 80 %; `envelope` gives the
+    `constants` override the spec-tier ones; `interval` is (low, high) of log(measured / predicted) at 80 %, `law_interval` the same of
+    the law alone, for kernels the tree has not seen; `envelope` gives the
     range each feature had in training; `card` is what was stored beside it (data, versions, errors).
     """
 
@@ -37,6 +38,7 @@ class FittedModel:
     residual: Residual | None = None
     envelope: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
+    law_interval: tuple[float, float] | None = None
 
     def correction(self, features: Mapping[str, Floats], length: int) -> Floats:
         """exp(residual) for `length` rows; 1 where there is no tree."""
@@ -65,10 +67,16 @@ class FittedModel:
             "tier": self.tier,
             "constants": dict(self.constants),
             "interval_log": list(self.interval),
+            "law_interval_log": list(self.law_interval or self.interval),
             "features": list(self.residual.names) if self.residual else [],
             "envelope": {k: list(v) for k, v in self.envelope.items()},
         }
         write_atomically(folder / "card.json", json.dumps(card, indent=1, sort_keys=True) + "\n")
+
+
+def _pair(values: Sequence[float]) -> tuple[float, float]:
+    low, high = values
+    return float(low), float(high)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -92,13 +100,13 @@ def read_model(folder: Path) -> FittedModel:
         if card["card_version"] != CARD_VERSION:
             raise InputError(f"{path} is of card version {card['card_version']}, this perfmodel reads {CARD_VERSION}: fit it again")
         names = tuple(str(n) for n in card["features"])
-        low, high = (float(x) for x in card["interval_log"])
         model = FittedModel(
             model_id=str(card["model_id"]),
             tier=str(card["tier"]),
             constants={str(k): float(v) for k, v in card["constants"].items()},
-            interval=(low, high),
+            interval=_pair(card["interval_log"]),
             residual=load_residual(folder / "model.ubj", names) if names else None,
+            law_interval=_pair(card.get("law_interval_log", card["interval_log"])),
             envelope={str(k): (float(v[0]), float(v[1])) for k, v in card["envelope"].items()},
             card=card,
         )

@@ -83,8 +83,9 @@ def ring(
     overlap p joins hops H and wire X as (H^p + X^p)^(1/p): 1 adds them; above 1 for flag protocols, which add channels as the message
     grows, so that the first bytes ride on hops already paid for (A100, 8 GPUs: flat from 32 to 512 KiB). steps_s carries the gain.
 
-    wire_share is `bus_factor` (ops/collective); rate the slowest link's protocol rate per GPU; own_s the part of the message a GPU
-    moves in its own memory and which no transfer hides (S/n bytes, a few passes over DRAM).
+    wire_share is `bus_factor` (ops/collective); rate the slowest link's protocol rate per GPU; own_s what no transfer hides: a ring of
+    n - 1 sends has n operations on a channel's threads, the last of which only copies S/n bytes in the GPU's own memory. Its rate is
+    that of the channels' threads, hence a multiple of the link's, not DRAM's.
     Source: as `ring_hops`, and nccl-tests doc/PERFORMANCE.md. Valid for any n >= 2.
     Evidence: A100 and H100 large messages at 2 and 8 GPUs give one link rate within 3 % once own_s is taken out (12-25 % apart before).
     """

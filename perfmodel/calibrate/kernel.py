@@ -64,26 +64,25 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     latencies, fewer than 24 rows or 4 shapes, and latencies that are not microseconds.
     """
     module = kernel_family(family)
-    frame = frame.reset_index(drop=True)
+    if not hasattr(frame, "columns"):
+        raise InputError(f"the table for kernel:{family} must be a DataFrame, not {type(frame).__name__}")
     missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
     if missing:
         raise InputError(f"the table for kernel:{family} lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
     if "status" in frame.columns:
         frame = frame[frame["status"] == "ok"]
     if "correct" in frame.columns:
-        frame = frame[frame["correct"].astype(bool)]
+        frame = frame[frame["correct"].eq(True)]
     frame = frame.reset_index(drop=True)
-    latency = frame["latency_us"].to_numpy(dtype=np.float64, na_value=np.nan)
+    latency = _numbers(family, frame, "latency_us")
     bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
     if len(bad):
         raise InputError(f"latency_us must be a positive number: rows {', '.join(map(str, bad[:5]))} of kernel:{family} are not")
-    sizes = {name: frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in module.SIZES}
+    sizes = {name: _numbers(family, frame, name) for name in module.SIZES}
     for name, values in sizes.items():
         wrong = np.flatnonzero(~(values >= 1) | (values != np.floor(values)))
         if len(wrong):
-            raise InputError(
-                f"{name} must be a whole number of 1 or more: row {wrong[0]} of kernel:{family} has {frame[name].iloc[wrong[0]]!r}"
-            )
+            raise InputError(f"{name} must be a whole number of 1 or more: row {wrong[0]} of kernel:{family} has {values[wrong[0]]:g}")
     names = [parse_dtype(d).name for d in frame["dtype"]] if "dtype" in frame.columns else ["bf16"] * len(frame)
     key = np.array([f"{d}:" + "x".join(str(int(sizes[n][i])) for n in module.SIZES) for i, d in enumerate(names)])
     group = np.unique(key, return_inverse=True)[1].astype(np.int64)
@@ -93,6 +92,7 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
         )
     parts = []
     for name in sorted(set(names)):
+        gpu.tensor_rate(module.rate_of(name))
         index = np.flatnonzero(np.array(names) == name)
         configs = parse_configs(frame.iloc[index], required=module.REQUIRED, default_variant=module.PLAIN, variants=module.VARIANTS)
         spec_facts = facts_for(family, gpu, name, configs)
@@ -105,6 +105,14 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     if abs(shift) > np.log(100.0):
         raise InputError(f"latencies of kernel:{family} are {np.exp(shift):.3g} times what physics allows: latency_us must be microseconds")
     return rows
+
+
+def _numbers(family: str, frame: pd.DataFrame, name: str) -> Floats:
+    try:
+        values: Floats = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} of kernel:{family} must be numbers: {error}") from None
+    return values
 
 
 def law(family: str, gpu: GpuSpec, rows: Rows, constants: Mapping[str, float]) -> Terms:

@@ -15,6 +15,7 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.intervals import out_of_fold
 from perfmodel.library.collective import LAW, CollectiveTerms, model, read_columns
+from perfmodel.library.collective_stacks import from_python
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def sigmas(rows: Rows, errors: Floats) -> dict[str, float]:
     """Widths of the interval by regime: the nominal quantile of |log error| over a normal's, where steps, bandwidth or launch rule."""
     terms = rows.terms({})
     share = terms.seconds["bandwidth"] / terms.latency_s
-    eager = np.array(["_eager" in str(s).lower() for s in rows.stack]) if rows.stack is not None else np.zeros(len(rows), dtype=bool)
+    names = [] if rows.stack is None else list(dict.fromkeys(rows.stack))
+    eager = np.isin(rows.stack, [n for n in names if from_python(n)]) if names else np.zeros(len(rows), dtype=bool)
     known = physics(LAW)
     found = {}
     for name, mask in (("sigma_steps", ~eager & (share < 0.5)), ("sigma_bandwidth", share >= 0.5), ("sigma_eager", eager & (share < 0.5))):

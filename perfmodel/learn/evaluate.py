@@ -43,6 +43,8 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
 
     Only rows that ran and gave the right answer count. The kernel's library baseline rows (variant cublas) are left out.
     """
+    import pandas as pd
+
     module = kernel_family(family)
     missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
     if missing:
@@ -50,7 +52,7 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
     if "status" in frame.columns:
         frame = frame[frame["status"] == "ok"]
     if "correct" in frame.columns:
-        frame = frame[frame["correct"].astype(bool)]
+        frame = frame[frame["correct"].eq(True)]
     if "variant" in frame.columns:
         frame = frame[frame["variant"].isin(module.VARIANTS)]
     if "dtype" not in frame.columns:
@@ -59,6 +61,10 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
         frame = frame[frame["dtype"] == dtype]
     if frame.empty:
         raise InputError("the sweep has no row that ran correctly" + (f" with dtype {dtype}" if dtype else ""))
+    latency = pd.to_numeric(frame["latency_us"], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
+    if len(bad):
+        raise InputError(f"latency_us must be a positive number of microseconds: row {frame.index[bad[0]]} of the sweep is not")
     sweeps = []
     for label, rows in frame.groupby(["dtype", *module.SIZES], sort=True):
         key: tuple[Any, ...] = tuple(label)

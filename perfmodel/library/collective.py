@@ -60,8 +60,9 @@ def model(
     """Latency of each row: launch + the cheapest of the algorithms and protocols that are legal there.
 
     columns: kind, message_bytes, n_gpus, optional nodes, dtype, topology, version (of the stack). stack: nccl (default; launched call
-    by call, as nccl-tests does), torch, vllm, sglang, trtllm, each with _graph or _eager at choice. `constants` override the spec-tier
-    ones. Raises InputError naming the row for sizes below 1, one GPU, GPUs that do not fit the machine, unknown names.
+    by call from C, as nccl-tests does), torch (NCCL through torch.distributed, one process a GPU: call by call it waits for the host,
+    in a graph each call costs torch_graph_us more), vllm, sglang, trtllm, each with _graph or _eager at choice. `constants` override
+    the spec-tier ones. Raises InputError naming the row for sizes below 1, one GPU, GPUs that do not fit the machine, unknown names.
     """
     k = constant_values(LAW, constants)
     q = Question(gpu, columns, stack, k)
@@ -77,12 +78,14 @@ def model(
     steps = np.stack([c.cost.steps_s for c in ways])[index, rows]
     bandwidth = np.stack([c.cost.bandwidth_s for c in ways])[index, rows]
     launch = np.where(taken, 0.0, k["launch_us"] * US * scale * np.where(q.graph | q.eager, k["graph_launch_share"], 1.0))
+    launch = launch + np.where(q.torch & q.graph, k["torch_graph_us"] * US, 0.0)
     copy = np.where(q.eager, 2 * q.message / (gpu.dram_bytes_per_s * k["copy_rate"]), 0.0)
     bandwidth = bandwidth + copy
-    launch = np.where(q.eager, np.maximum(launch, k["eager_us"] * US - steps - bandwidth), launch)
+    host = np.where(q.eager, k["eager_us"], np.where(q.torch & ~q.graph, k["torch_eager_us"], 0.0)) * US  # hidden behind the GPU's work
+    launch = np.maximum(launch, host - steps - bandwidth)
     latency = steps + bandwidth + launch
     share = bandwidth / latency
-    sigma = np.sqrt((share * k["sigma_bandwidth"]) ** 2 + ((1 - share) * np.where(q.eager, k["sigma_eager"], k["sigma_steps"])) ** 2)
+    sigma = np.sqrt((share * k["sigma_bandwidth"]) ** 2 + ((1 - share) * np.where(host > 0, k["sigma_eager"], k["sigma_steps"])) ** 2)
     return CollectiveTerms(
         latency_s=latency,
         seconds={"steps": steps, "bandwidth": bandwidth, "launch": launch},

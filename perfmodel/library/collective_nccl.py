@@ -41,12 +41,12 @@ def candidates(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     single, nv = m == 1, links.nvlink
     rounds = np.where(reduce_all, 2.0, 1.0)
     share = np.where(cast, 1.0, rounds * (n - 1) / n)
-    hop_factor = np.where(gather, k["gather_hop"], np.where(scatter, k["scatter_hop"], 1.0))
-    rate = np.where(single, links.rate, np.minimum(links.rate, links.nic * n / m)) * _rate_factor(q, k) * _cached(q, k)
+    hop_factor = np.where(gather, k["gather_hop"], np.where(scatter, k["scatter_hop"], np.where(cast, k["cast_hop"], 1.0)))
+    inside = np.where(cast & nv, links.wire * k["stream_rate"], links.rate * _rate_factor(q, k))
+    rate = np.where(single, inside, np.minimum(inside, links.nic * n / m)) * _cached(q, k)
     unit = US * scale
     launch = k["launch_us"] * unit
-    own_passes = np.where(nv, k["own_passes"], k["pcie_own_passes"])
-    own = np.where(cast, 0.0, s / n * own_passes / gpu.dram_bytes_per_s)
+    own = np.where(cast | ~nv, 0.0, s / n / (links.wire * k["own_rate"]))
     gain = warp_gain(s / n, k["warp_gain"], k["warp_full_bytes"])
     fill_share = np.where(nv, k["simple_fill"], k["pcie_simple_fill"])
     ringed = reduce_all | gather | scatter | cast
@@ -133,9 +133,10 @@ def _send_recv(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     s, n, m = np.where(pair, 2 * q.message, q.message), np.where(pair, 2.0, q.n), np.where(pair, np.minimum(q.m, 2), q.m)
     nic = np.maximum(links.nic, 1.0)
     unit, launch = US * scale, k["launch_us"] * US * scale
-    own = np.where(pair | ~links.nvlink, 0.0, s / n * k["direct_own_passes"] / gpu.dram_bytes_per_s)
+    own = np.where(pair | ~links.nvlink, 0.0, s / n / (links.wire * k["direct_own_rate"]))
     by_pcie = np.where(links.path == "pcie_sockets", k["sockets_direct_rate"], k["pcie_direct_rate"])
     rate = links.rate * np.where(links.nvlink, k["direct_rate"], by_pcie) * _cached(q, k)
+    rate = np.where(pair & links.nvlink, links.wire * k["stream_rate"], rate)
     peer = np.where(links.nvlink, k["direct_peer_us"], k["pcie_direct_peer_us"]) * unit
     small = s / n <= k["direct_ll_bytes"]
     fill_share = np.where(links.nvlink, k["direct_fill"], k["pcie_direct_fill"])

@@ -75,6 +75,7 @@ class Question:
         self.stacks = [parse_stack(x) for x in stacks]
         self.eager = np.array([e for _, e, _ in self.stacks], dtype=bool)[self.stack_code]
         self.graph = np.array([g for _, _, g in self.stacks], dtype=bool)[self.stack_code]
+        self.torch = np.array([name == "torch" for name, _, _ in self.stacks], dtype=bool)[self.stack_code]
         self.versions, self.version_code = levels(columns.get("version", ""), self.rows)
 
 

@@ -33,7 +33,8 @@ class Limits:
 def parse_stack(name: object) -> tuple[str, bool, bool]:
     """(stack, eager, in a graph) of "vllm", "vllm_graph", "SGLang_eager", "NCCL" ...
 
-    Serving stacks replay CUDA graphs unless "_eager" is said; nccl and torch launch each call, as nccl-tests does, unless "_graph" is.
+    Serving stacks replay CUDA graphs unless "_eager" is said; nccl (from C, as nccl-tests does) and torch (from Python) launch each
+    call unless "_graph" is.
     Raises InputError for an unknown stack.
     """
     text = str(name).strip().lower().replace("-", "_").replace(" ", "_")
@@ -43,6 +44,12 @@ def parse_stack(name: object) -> tuple[str, bool, bool]:
     if stack not in STACKS:
         raise unknown_name("stack for a collective", name, [*STACKS, "vllm_eager", "vllm_graph"])
     return stack, eager and stack in ("vllm", "sglang"), graph or (stack not in ("nccl", "torch") and not eager)
+
+
+def from_python(name: object) -> bool:
+    """Whether each call of that stack is launched by a Python host: serving stacks with "_eager", and torch without "_graph"."""
+    stack, eager, graph = parse_stack(name)
+    return eager or (stack == "torch" and not graph)
 
 
 def version_key(version: object) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,14 @@ Row = dict[str, Any]
 
 
 def row_key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...]:
-    """The values that tell one measurement from another; a missing one counts as None, 4.0 as 4."""
-    return tuple(int(v) if isinstance(v, float) and v == int(v) else v for v in (row.get(k) for k in keys))
+    """The values that tell one measurement from another; a missing one and NaN count as None, 4.0 as 4."""
+    return tuple(_plain(row.get(k)) for k in keys)
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else int(value) if value.is_integer() else value
 
 
 def read(path: Path) -> list[Row]:
@@ -24,7 +31,8 @@ def read(path: Path) -> list[Row]:
     if path.suffix == ".parquet":
         import pandas as pd
 
-        return [{str(k): v for k, v in row.items()} for row in pd.read_parquet(path).to_dict("records")]
+        frame = pd.read_parquet(path).astype(object)
+        return [{str(k): v for k, v in row.items()} for row in frame.where(frame.notna(), None).to_dict("records")]
     lines = path.read_text().splitlines()
     found: list[Row] = []
     for number, line in enumerate(lines, 1):

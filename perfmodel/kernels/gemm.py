@@ -30,11 +30,9 @@ VARIANTS = ("pointer", "tma", "tma_swap", "persistent", PLAIN)
 SIZES = ("m", "n", "k")
 REQUIRED = ("block_m", "block_n", "block_k")
 _TMA = ("tma", "tma_swap", "persistent")
-_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp32": 4}
-
-
+_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 _TABLE = (
-    # variant, least and first unsupported architecture, block_m, block_n, bytes of depth, warps, stages, why
+    # variant, least and first unsupported architecture, block_m, block_n, bytes of depth, warps, stages
     ("pointer", 80, 90, (16, 32, 64, 128, 256), (32, 64, 128, 256), (64, 128, 256), (4, 8), (2, 3, 4, 5)),
     ("pointer", 90, 999, (16, 32, 64, 128), (32, 64, 128), (128, 256), (4,), (3, 4)),
     ("tma", 90, 999, (16, 32, 64, 128, 256), (32, 64, 128, 256), (128, 256), (4, 8), (3, 4, 5, 6)),
@@ -125,6 +123,7 @@ def rules(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs, fa
         Rule(power != 0, "tile sides and warps must be powers of two"),
         Rule((bm < 16) | (bn < 16) | (bk * size < 32), "tile under 16 x 16 x 32 bytes: no tensor-core instruction is that small"),
         Rule(threads > gpu.max_threads_per_block, f"more than {gpu.max_threads_per_block} threads a block"),
+        Rule(((facts.regs + 7) // 8 * 8) * threads > gpu.regs_per_sm, "needs more registers than an SM has: the launch fails"),
         Rule(facts.shared_bytes > limit, f"needs more shared memory than the {limit} bytes a block of {gpu.name} may have"),
         Rule(tma & (not hopper), "the tensor-memory accelerator needs sm_90"),
         Rule(tma & ((k * size) % 16 != 0), "rows of A and B are not multiples of 16 bytes: the tensor-memory accelerator cannot load them"),

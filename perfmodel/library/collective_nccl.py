@@ -48,7 +48,7 @@ def candidates(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     launch = k["launch_us"] * unit
     own = np.where(cast | ~nv, 0.0, s / n / (links.wire * k["own_rate"]))
     gain = warp_gain(s / n, k["warp_gain"], k["warp_full_bytes"])
-    fill_share = np.where(nv, k["simple_fill"], k["pcie_simple_fill"])
+    fill_share = np.where(nv, np.where(cast, k["stream_fill"], k["simple_fill"]), k["pcie_simple_fill"])
     ringed = reduce_all | gather | scatter | cast
     found: list[Candidate] = []
     for label, name, legal, hop, grown, part in (
@@ -139,7 +139,7 @@ def _send_recv(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     rate = np.where(pair & links.nvlink, links.wire * k["stream_rate"], rate)
     peer = np.where(links.nvlink, k["direct_peer_us"], k["pcie_direct_peer_us"]) * unit
     small = s / n <= k["direct_ll_bytes"]
-    fill_share = np.where(links.nvlink, k["direct_fill"], k["pcie_direct_fill"])
+    fill_share = np.where(links.nvlink, np.where(pair, k["stream_fill"], k["direct_fill"]), k["pcie_direct_fill"])
     start_us = np.where(links.nvlink, k["direct_start_us"], k["pcie_direct_start_us"])
     ll_share = np.where(links.nvlink, k["direct_ll_share"], _by_path(q, k, "ll_share"))
     low = direct(

@@ -19,6 +19,11 @@ _HOME = {
     "gpus": "perfmodel.hw",
     "gpu": "perfmodel.hw",
     "Gemm": "perfmodel.ops",
+    "Attention": "perfmodel.ops",
+    "MLA": "perfmodel.ops",
+    "MoE": "perfmodel.ops",
+    "MemoryBound": "perfmodel.ops",
+    "Collective": "perfmodel.ops",
     "predict": "perfmodel.predict",
     "predict_table": "perfmodel.predict",
     "Prediction": "perfmodel.prediction",
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
     from perfmodel.errors import InputError, NoAnswerError, PerfModelError
     from perfmodel.hw import gpu, gpus
     from perfmodel.learn.calibration import Calibration, load_calibration
-    from perfmodel.ops import Gemm
+    from perfmodel.ops import MLA, Attention, Collective, Gemm, MemoryBound, MoE
     from perfmodel.predict import predict, predict_table
     from perfmodel.prediction import Prediction
     from perfmodel.tune import Ranking, rank, tune

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from perfmodel.calibrate.collective import fit_collective
 from perfmodel.calibrate.kernel import fit_kernel
+from perfmodel.calibrate.table import fit_table
 from perfmodel.errors import InputError
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.model import FittedModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,15 +23,19 @@ __all__ = ["calibrate_table", "fit_kernel"]
 def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame]) -> Calibration:
     """Correct the models of `gpu` with measured rows.
 
-    Keys of `tables`: "kernel:gemm" for Triton configs; each frame has the operator's fields and latency_us (microseconds). Pass the
-    result as calibration=. Raises InputError naming the table and the rows for anything that cannot be used.
+    Keys of `tables`: "kernel:gemm" for Triton configs; "gemm", "attention", "moe", "memory" for library kernels; "collective". Each
+    frame has the operator's fields and latency_us (microseconds). Pass the result as calibration=. Raises InputError naming the table
+    and the rows for anything that cannot be used.
     """
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     if not tables:
         raise InputError('no table given: expected {"kernel:gemm": frame, ...}')
-    models = {}
+    models: dict[str, FittedModel] = {}
     for kind, frame in tables.items():
-        if not kind.startswith("kernel:"):
-            raise InputError(f"unknown table {kind!r}: expected kernel:gemm")
-        models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)
+        if kind.startswith("kernel:"):
+            models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)
+        elif kind == "collective":
+            models[kind] = fit_collective(spec, frame)
+        else:
+            models |= fit_table(kind, spec, frame)
     return Calibration(spec.name, models)

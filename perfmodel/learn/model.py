@@ -19,6 +19,7 @@ from perfmodel.errors import InputError
 from perfmodel.learn.residual import Residual, load_residual
 
 CARD_VERSION = 1
+TREE = "model.ubj.gz"
 Floats = npt.NDArray[np.float64]
 
 
@@ -53,9 +54,9 @@ class FittedModel:
         return inside
 
     def save(self, folder: Path) -> None:
-        """Write model.ubj and card.json under `folder`, the card last and atomically, so that a half-written model is never read."""
+        """Write model.ubj.gz and card.json under `folder`, the card last and atomically, so that a half-written model is never read."""
         folder.mkdir(parents=True, exist_ok=True)
-        tree = folder / "model.ubj"
+        tree = folder / TREE
         if self.residual is not None:
             self.residual.save(tree)
         else:
@@ -105,7 +106,7 @@ def read_model(folder: Path) -> FittedModel:
             tier=str(card["tier"]),
             constants={str(k): float(v) for k, v in card["constants"].items()},
             interval=_pair(card["interval_log"]),
-            residual=load_residual(folder / "model.ubj", names) if names else None,
+            residual=load_residual(folder / TREE, names) if names else None,
             law_interval=_pair(card.get("law_interval_log", card["interval_log"])),
             envelope={str(k): (float(v[0]), float(v[1])) for k, v in card["envelope"].items()},
             card=card,

@@ -1,0 +1,252 @@
+"""Fits of the operator models: constants shared by all GPUs, one tree over dimensionless features, and widths from GPUs left out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from perfmodel.analytic.constants import physics
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.boost import OWN, SHARED, boost
+from perfmodel.learn.intervals import NOMINAL
+from perfmodel.learn.model import FittedModel
+from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, interval_group, operator_terms
+from perfmodel.library.columns import read_frame, take
+from perfmodel.library.registry import MODELS, parts
+from perfmodel.units import US_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+SHARED_ROWS, OWN_ROWS, CONSTANT_ROWS = 16_000, 40_000, 600  # rows a GPU: shared tree, own tree, constants
+SHARED_ROUNDS, OWN_ROUNDS = 160, 260
+ANY_SHARE = 0.3  # rows repeated without stack and kernel, so that the tree also answers for "any"
+FIXED = (
+    "max_splits", "idle_share", "pj_mma", "pj_wgmma", "pj_7nm", "pj_tcgen", "pj_per_byte", "constant_data_power", "power_power",
+    "narrow_share",
+    "inline_ecc_share", "copies_any", "copies_vllm", "copies_sglang", "copies_trtllm", "copies_torch",
+)  # fmt: skip
+"""Constants that keep their stated value: facts with a source of their own, not identified by latencies, or a choice of form."""
+SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noise of a row
+NEW_ARCH_MARGIN = 1.1  # two or three GPUs left out say little of the next one: their widths are a tenth too narrow in turn
+MIN_GROUP = 40  # residuals below which a group's width is pooled with the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Measured rows of one model on several GPUs: law columns, log latency in seconds, GPU and shape of each."""
+
+    what: str
+    columns: Mapping[str, Floats]
+    log_latency: Floats
+    gpu: npt.NDArray[np.str_]
+    shape: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.log_latency)
+
+    @property
+    def gpus(self) -> list[str]:
+        """Names, sorted."""
+        return sorted(set(self.gpu.tolist()))
+
+    def take(self, rows: Any) -> Rows:
+        """The rows of a mask or index."""
+        return Rows(self.what, take(self.columns, rows), self.log_latency[rows], self.gpu[rows], self.shape[rows])
+
+    def without_names(self) -> Rows:
+        """The same rows as if nobody had said which stack and kernel ran."""
+        blank = np.zeros(len(self))
+        return Rows(self.what, {**self.columns, "stack": blank, "kernel": blank}, self.log_latency, self.gpu, self.shape)
+
+
+def read_rows(what: str, frame: pd.DataFrame) -> Rows:
+    """Those rows of a table that `what` answers for; it has a gpu column and latencies in microseconds."""
+    columns = read_frame(MODELS[what].kind, frame)
+    mine = next((rows for name, rows in parts(MODELS[what].kind, columns) if name == what), np.zeros(0, dtype=np.intp))
+    columns, frame = take(columns, mine), frame.iloc[mine]
+    key = np.stack([columns[name] for name in MODELS[what].shape], axis=1)
+    shape = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    log_latency = np.log(frame["latency_us"].to_numpy(dtype=np.float64) / US_PER_S)
+    return Rows(what, columns, log_latency, frame["gpu"].to_numpy(dtype=str), shape)
+
+
+def sample(rows: Rows, per_gpu: int, seed: int = 0) -> Rows:
+    """At most `per_gpu` rows of each GPU, the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    kept = []
+    for name in rows.gpus:
+        at = np.flatnonzero(rows.gpu == name)
+        kept.append(at if len(at) <= per_gpu else np.sort(rng.choice(at, per_gpu, replace=False)))
+    return rows.take(np.concatenate(kept))
+
+
+def law_of(rows: Rows, constants: Mapping[str, float]) -> tuple[Floats, dict[str, Floats]]:
+    """(log of the law's latency, features) of every row."""
+    log_law = np.empty(len(rows))
+    features: dict[str, Floats] = {}
+    for name in rows.gpus:
+        at = np.flatnonzero(rows.gpu == name)
+        terms = operator_terms(find_gpu(name), rows.what, take(rows.columns, at), constants)
+        log_law[at] = np.log(terms.latency_s)
+        for feature, values in terms.features.items():
+            features.setdefault(feature, np.empty(len(rows)))[at] = values
+    return log_law, features
+
+
+def fit_constants(rows: Rows, evaluations: int = 16) -> dict[str, float]:
+    """Constants of the law, one value for all the GPUs of `rows`, by robust least squares over their logs within their stated ranges.
+
+    GPUs count alike. A prior of standard deviation SLACK keeps what the rows do not identify at its stated value.
+    """
+    rows = sample(rows, CONSTANT_ROWS)
+    known = {n: c for n, c in physics(MODELS[rows.what].law).items() if c.high > c.low and c.value > 0 and n not in FIXED}
+    value = np.array([c.value for c in known.values()])
+    low = np.log(np.maximum([c.low for c in known.values()], value * 0.01) / value) - 1e-6
+    high = np.log(np.array([c.high for c in known.values()]) / value) + 1e-6
+    count = {name: int((rows.gpu == name).sum()) for name in rows.gpus}
+    weight = np.sqrt(len(rows) / len(count) / np.array([count[name] for name in rows.gpu.tolist()]))
+    prior = 0.008 * np.sqrt(len(rows)) / SLACK * 0.3
+
+    def residuals(x: Floats) -> Floats:
+        log_law, _ = law_of(rows, dict(zip(known, value * np.exp(x), strict=True)))
+        return np.concatenate([weight * (rows.log_latency - log_law), prior * x])
+
+    found = least_squares(
+        residuals, np.zeros(len(known)), bounds=(low, high), diff_step=1e-2, max_nfev=evaluations, loss="soft_l1", f_scale=0.15
+    )
+    return {name: float(f"{v:.6g}") for name, v in zip(known, value * np.exp(found.x), strict=True)}
+
+
+def fit_shared(rows: Rows, robust: bool = True) -> FittedModel:
+    """The universal model of `rows`: constants and tree, every GPU with the same weight. Its interval is set by `with_widths`."""
+    constants = fit_constants(rows)
+    rows = sample(rows, SHARED_ROWS)
+    blank = np.random.default_rng(1).random(len(rows)) < ANY_SHARE
+    both = [rows, rows.take(blank).without_names()]
+    pieces = [law_of(part, constants) for part in both]
+    target = np.concatenate([part.log_latency - log_law for part, (log_law, _) in zip(both, pieces, strict=True)])
+    features = {name: np.concatenate([f[name] for _, f in pieces]) for name in pieces[0][1]}
+    gpu = np.concatenate([part.gpu for part in both])
+    count = {name: int((gpu == name).sum()) for name in rows.gpus}
+    weight = np.array([len(gpu) / len(count) / count[name] for name in gpu.tolist()])
+    tree = boost(features, target, weight, rounds=SHARED_ROUNDS, params=SHARED, robust=robust)
+    return FittedModel(
+        f"universal:{rows.what}:{digest(rows)}", "spec", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), card(rows)
+    )
+
+
+def fit_own(rows: Rows) -> FittedModel:
+    """The calibration of one GPU from thousands of rows, with widths from shapes its folds did not see."""
+    rows = sample(rows, OWN_ROWS)
+    errors, held_rows = [], []
+    for train, held in shape_folds(rows, 5)[:2]:
+        model = _own_tree(rows.take(train))
+        for part in (rows.take(held), rows.take(held).without_names()):
+            errors.append(part.log_latency - predict_log(model, part))
+            held_rows.append(part)
+    model = _own_tree(rows)
+    widths = group_widths(
+        [np.concatenate([e, r.log_latency, r.columns["stack"]]).reshape(3, -1) for e, r in zip(errors, held_rows, strict=True)]
+    )
+    named = np.concatenate(errors[::2])
+    facts = {
+        **model.card,
+        "half_widths": {NEW_ARCH_GROUP: widths},
+        "held_out_error": float(np.mean(np.abs(np.expm1(named)))),
+        "gpu": rows.gpus[0],
+    }
+    return FittedModel(model.model_id, "calibrated", model.constants, (-max(widths), max(widths)), model.residual, model.envelope, facts)
+
+
+def _own_tree(rows: Rows) -> FittedModel:
+    constants = fit_constants(rows, evaluations=12)
+    blank = np.random.default_rng(2).random(len(rows)) < ANY_SHARE
+    both = [rows, rows.take(blank).without_names()]
+    pieces = [law_of(part, constants) for part in both]
+    target = np.concatenate([part.log_latency - log_law for part, (log_law, _) in zip(both, pieces, strict=True)])
+    features = {name: np.concatenate([f[name] for _, f in pieces]) for name in pieces[0][1]}
+    tree = boost(features, target, None, rounds=OWN_ROUNDS, params=OWN, robust=False)
+    name = f"{rows.gpus[0]}:{rows.what}:{digest(rows)}"
+    return FittedModel(name, "calibrated", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), card(rows))
+
+
+def predict_log(model: FittedModel, rows: Rows) -> Floats:
+    """Log of the predicted latency in seconds."""
+    log_law, features = law_of(rows, model.constants)
+    return log_law if model.residual is None else log_law + model.residual.log_ratio(features, len(rows))
+
+
+def shape_folds(rows: Rows, folds: int, seed: int = 0) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
+    """(train, held) masks by whole shapes."""
+    shape = np.unique(rows.shape, return_inverse=True)[1]
+    part = np.random.default_rng(seed).permutation(int(shape.max()) + 1)[shape] % folds
+    return [(part != i, part == i) for i in range(folds)]
+
+
+def group_widths(parts: Sequence[Floats]) -> list[float]:
+    """Half-widths of the six interval groups from (error, log latency, stack) columns: the 80 % quantile of the absolute error."""
+    error, log_latency, stack = np.concatenate(list(parts), axis=1)
+    group = interval_group(np.exp(log_latency - error) * US_PER_S, stack)
+    pooled = float(np.quantile(np.abs(error), NOMINAL))
+    widths = []
+    for i in range(6):
+        mine = np.abs(error[group == i])
+        fallback = np.abs(error[(stack == 0) == (i >= 3)])
+        mine = mine if len(mine) >= MIN_GROUP else fallback
+        widths.append(round(float(np.quantile(mine, NOMINAL)) if len(mine) >= MIN_GROUP else pooled, 4))
+    return widths
+
+
+def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
+    """(error, log latency, stack) of rows of a GPU that the model did not see, named and unnamed."""
+    parts = [sample(rows, 6000), sample(rows, 6000).without_names()]
+    return np.concatenate([np.stack([p.log_latency - predict_log(model, p), p.log_latency, p.columns["stack"]]) for p in parts], axis=1)
+
+
+def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping[str, str], left_out: str | None) -> FittedModel:
+    """Set the interval from errors of GPUs left out in turn; `left_out` (this model's own) does not count.
+
+    A GPU whose architecture was among the others' belongs to the `known` group, else to `new`.
+    """
+    used = {name: e for name, e in errors.items() if name != left_out}
+    grouped: dict[str, list[Floats]] = {KNOWN_ARCH_GROUP: [], NEW_ARCH_GROUP: []}
+    for name, error in used.items():
+        kin = any(archs[other] == archs[name] for other in errors if other != name)
+        grouped[KNOWN_ARCH_GROUP if kin else NEW_ARCH_GROUP].append(error)
+    everything = group_widths(list(used.values())) if used else [PRIOR_WIDTH] * 6
+    widths = {name: group_widths(parts) if parts else everything for name, parts in grouped.items()}
+    widths[NEW_ARCH_GROUP] = [round(NEW_ARCH_MARGIN * width, 4) for width in widths[NEW_ARCH_GROUP]]
+    widest = max(max(w) for w in widths.values())
+    facts = {**model.card, "half_widths": widths}
+    return FittedModel(model.model_id, model.tier, model.constants, (-widest, widest), model.residual, model.envelope, facts)
+
+
+def envelope(rows: Rows, features: Mapping[str, Floats]) -> dict[str, tuple[float, float]]:
+    """Range of the features that say whether an answer extrapolates."""
+    return {name: (float(features[name].min()), float(features[name].max())) for name in MODELS[rows.what].domain}
+
+
+def card(rows: Rows) -> dict[str, Any]:
+    """What a model rests on."""
+    return {
+        "kind": rows.what,
+        "gpus": rows.gpus,
+        "archs": sorted({find_gpu(name).arch for name in rows.gpus}),
+        "rows": len(rows),
+        "shapes": len(np.unique(rows.shape)),
+        "dtype_codes": sorted({int(code) for code in rows.columns["dtype"]} | ({1} if 0 in rows.columns["dtype"] else set())),
+        "data_hash": digest(rows),
+    }
+
+
+def digest(rows: Rows) -> str:
+    """Short hash of the latencies."""
+    return hashlib.sha256(np.ascontiguousarray(np.round(rows.log_latency, 6)).tobytes()).hexdigest()[:12]

@@ -1,0 +1,148 @@
+"""Operator models at work: which fitted model answers, and its latency, interval and domain for arrays of operators."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel._resources import layers
+from perfmodel.analytic.constants import constant_values
+from perfmodel.errors import InputError
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.calibration import Calibration, load_calibration
+from perfmodel.learn.flat import log_ratio_of_one
+from perfmodel.learn.model import FittedModel, read_model
+from perfmodel.library.registry import MODELS
+from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.units import US_PER_S
+
+REGIMES_US = (10.0, 100.0)
+PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual is at hand: a stated guess
+KNOWN_ARCH_GROUP, NEW_ARCH_GROUP = "known", "new"
+_ENVIRONMENT = ("PERFMODEL_CALIBRATION", "PERFMODEL_HOME")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPredictions:
+    """n predictions: microseconds, the 80 % interval, the terms behind them, and whether each lies within what was measured."""
+
+    latency_us: Floats
+    low_us: Floats
+    high_us: Floats
+    terms: OperatorTerms
+    model: FittedModel
+    in_domain: npt.NDArray[np.bool_]
+
+
+def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibration | None) -> FittedModel:
+    """The model of `what` ("gemm", "attention_prefill" ...) that answers for a GPU.
+
+    calibration None: the spec tier, a universal model that never saw this GPU; "auto": the user's or the shipped calibration of this
+    GPU, else the spec tier; a Calibration or the path of one: that one, else the spec tier.
+    """
+    if calibration is None:
+        return _spec_model(gpu.name, what)
+    if isinstance(calibration, str) and calibration == "auto":
+        return _find(gpu.name, what) or _spec_model(gpu.name, what)
+    if not isinstance(calibration, Calibration):
+        calibration = load_calibration(calibration)
+    if calibration.gpu and calibration.gpu != gpu.name:
+        raise InputError(f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration='auto' or None")
+    return calibration.models.get(what) or _spec_model(gpu.name, what)
+
+
+def _spec_model(gpu: str, what: str) -> FittedModel:
+    """The universal model fitted without this GPU where it is one of the measured ones, else the one of all GPUs, else bare physics."""
+    found = _find("universal", f"{what}_without_{gpu}") or _find("universal", what)
+    return found or FittedModel(f"physics:{what}", "spec", {}, (-PRIOR_WIDTH, PRIOR_WIDTH))
+
+
+def universal_model(what: str) -> FittedModel | None:
+    """The universal model of all measured GPUs, this one's rows included where there are any."""
+    return _find("universal", what)
+
+
+def _find(owner: str, what: str) -> FittedModel | None:
+    for card in _candidates(owner, what, tuple(os.environ.get(name) for name in _ENVIRONMENT)):
+        try:
+            stamp = os.stat(card).st_mtime_ns
+        except OSError:
+            continue
+        return _read(card, stamp)
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _candidates(owner: str, what: str, environment: tuple[str | None, ...]) -> tuple[str, ...]:
+    return tuple(str(layer / owner / what / "card.json") for layer in layers("calibration"))
+
+
+@functools.lru_cache(maxsize=128)
+def _read(card: str, stamp: int) -> FittedModel:
+    return read_model(Path(card).parent)
+
+
+@functools.lru_cache(maxsize=256)
+def _constants(law: str, overrides: tuple[tuple[str, float], ...]) -> dict[str, float]:
+    return constant_values(law, dict(overrides))
+
+
+def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
+    """The law of `what` over columns, with a model's constants on top of the spec-tier ones."""
+    model = MODELS[what]
+    with np.errstate(divide="ignore"):
+        return model.terms(gpu, columns, _constants(model.law, tuple(sorted(constants.items()))))
+
+
+def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
+    """Latency of each row: the law, times exp of the tree, within what physics allows."""
+    terms = operator_terms(gpu, what, columns, model.constants)
+    length = len(terms.latency_s)
+    latency = terms.latency_s * US_PER_S
+    if model.residual is not None:
+        one = length == 1
+        latency = latency * np.exp(
+            log_ratio_of_one(model.residual, terms.features) if one else model.residual.log_ratio(terms.features, length)
+        )
+    half = half_widths(model, gpu, latency, columns["stack"])
+    spread = np.exp(half)
+    return OperatorPredictions(latency, latency / spread, latency * spread, terms, model, _in_domain(model, gpu, terms, columns))
+
+
+def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, stack: Floats) -> Floats:
+    """Half-width of the 80 % interval of log latency: by whether the architecture was measured, the stack is named, and the regime."""
+    return width_table(model.card, gpu.arch, model.interval)[interval_group(latency_us, stack)]
+
+
+def interval_group(latency_us: Floats, stack: Floats) -> npt.NDArray[np.intp]:
+    """0, 1, 2 by regime (10 and 100 us); 3 more where the stack is not named."""
+    low, high = REGIMES_US
+    group: npt.NDArray[np.intp] = (latency_us > low).astype(np.intp) + (latency_us > high) + 3 * (stack == 0)
+    return group
+
+
+def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float]) -> Floats:
+    """The six half-widths that hold for this architecture."""
+    widths = card.get("half_widths", {})
+    found = widths.get(KNOWN_ARCH_GROUP if arch in card.get("archs", ()) else NEW_ARCH_GROUP) or widths.get(NEW_ARCH_GROUP)
+    return np.asarray(found, dtype=np.float64) if found else np.full(6, max(-fallback[0], fallback[1]))
+
+
+def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+    inside = np.ones(len(terms.latency_s), dtype=bool)
+    for name, (low, high) in model.envelope.items():
+        values = terms.features[name]
+        inside &= (values >= low - 0.5) & (values <= high + 0.5)
+    measured = model.card.get("dtype_codes")
+    if measured is not None:
+        known = np.zeros(16, dtype=bool)
+        known[list(measured)] = True
+        inside &= known[columns["dtype"].astype(np.intp)]
+    return inside

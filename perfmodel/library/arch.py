@@ -1,0 +1,45 @@
+"""Facts of a tensor path that the laws need and a datasheet does not give, by compute capability. Values are in the laws' TOML files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.hw.spec import GpuSpec
+
+FULL_MMA, FULL_WGMMA = 1000.0, 4000.0
+"""bf16 flop a clock and SM of an uncut part (L40S 1012, H100 4096). Cut ones (L20, H20) feed fewer multiplies by the same data paths."""
+
+
+def warpgroup_path(gpu: GpuSpec) -> bool:
+    """Whether multiplies are issued for whole warp groups with operands in shared memory (sm_90 wgmma, sm_100 tcgen05)."""
+    return gpu.capability[0] in (9, 10)
+
+
+def joule_per_flop(gpu: GpuSpec, constants: Mapping[str, float]) -> float:
+    """Energy of one bf16 tensor operation, J, by process node and tensor path.
+
+    mma.sync on 4 nm (sm_89, sm_120), times pj_7nm on 7 and 8 nm (sm_80, sm_86); wgmma (sm_90); times pj_tcgen on sm_100.
+    """
+    major, minor = gpu.capability
+    if major in (9, 10):
+        return constants["pj_wgmma"] * (constants["pj_tcgen"] if major == 10 else 1.0) * 1e-12
+    return constants["pj_mma"] * (constants["pj_7nm"] if (major, minor) in ((8, 0), (8, 6), (8, 7)) else 1.0) * 1e-12
+
+
+def cache(gpu: GpuSpec, constants: Mapping[str, float]) -> tuple[float, float]:
+    """(usable L2 bytes, sharpness of the step) for data that all SMs read repeatedly.
+
+    Big HBM parts have two partitions that both keep a copy and a link between them: less room and a blurred step.
+    Source: NVIDIA A100 whitepaper, "A100 L2 Cache": each partition caches data for its own SMs; the same on H100 and B200.
+    """
+    if gpu.capability in ((8, 0), (9, 0), (10, 0)):
+        return gpu.l2_bytes * constants["partition_share"], constants["partition_sharpness"]
+    return gpu.l2_bytes * constants["usable_cache"], constants["cache_sharpness"]
+
+
+def dram_efficiency(gpu: GpuSpec, constants: Mapping[str, float]) -> float:
+    """Share of the datasheet's DRAM rate that long streams reach; GDDR6 boards (sm_86, sm_89) keep their ECC bits in the same memory.
+
+    Source: NVIDIA, GPU memory with ECC: GDDR6 boards lose 1/16 of memory and the bandwidth to read it; HBM and GDDR7 have sideband bits.
+    """
+    return constants["dram_efficiency"] * (constants["inline_ecc_share"] if gpu.capability in ((8, 6), (8, 9)) else 1.0)

@@ -1,0 +1,104 @@
+"""Attention prefill: many query tokens over their own keys (FlashAttention and its relatives)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from perfmodel.analytic.power import power_seconds
+from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.library import names
+from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
+from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
+from perfmodel.library.names import KERNELS
+from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.ops.attention import visited_pairs
+
+LAW = "library_attention_prefill"
+Q_BLOCK, KV_BLOCK = 128.0, 64.0  # query rows and keys of a tile (FlashAttention-2: 128 x 64 to 128 x 128)
+_NATIVE = np.array([name in ("fa3", "fa4", "trtllm", "cudnn", "triton") for name in KERNELS])  # kernels with a warp-group path
+
+
+def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
+    """Terms of n prefill calls.
+
+        t = floor x launches + overlap(SM, DRAM, L2),   SM = max(power, overlap(tensor, exp), chain) nearly
+
+    Visited pairs are exact and enlarged by half a KV tile a query on the causal edge and, in a window, on both. Tensor flop = 4 d a pair;
+    one exponential a pair at the special-function rate. Units = b h ceil(q / 128); chain = KV tiles of the longest unit. Heads wider than
+    128 lose tensor efficiency (registers); heads of 64 do half the multiplies an exponential.
+    Source: FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608 (exp throughput). Valid: head_dim 64 to 256.
+    Evidence: 254,000 public rows of four GPUs; `python -m perfmodel.calibrate.evaluate_operators attention_prefill`.
+    """
+    code, kv_code = columns["dtype"].astype(np.intp), columns["kv_dtype"].astype(np.intp)
+    stack = columns["stack"].astype(np.intp)
+    kv_bytes, q_bytes = names.A_BYTES[kv_code], names.A_BYTES[code]
+    kernel = likely_attention_kernel(gpu, stack, columns["kernel"].astype(np.intp), kv_bytes < 2)
+    batch, q_heads, kv_heads, dim = columns["batch"], columns["q_heads"], columns["kv_heads"], columns["head_dim"]
+    q_len, kv_len, window = columns["q_len"], columns["kv_len"], columns["window"]
+    clock, sms = gpu.max_clock_hz, float(gpu.sms)
+    grouped = warpgroup_path(gpu)
+
+    exact = visited_pairs(q_len, kv_len, window, columns["causal"] > 0)
+    edge = np.where(window > 0, KV_BLOCK + Q_BLOCK / 2, (KV_BLOCK + Q_BLOCK) / 4)
+    pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, np.ceil(q_len / 16) * 16 * np.ceil(kv_len / 16) * 16)
+    elements = batch * q_heads * pairs
+    units = batch * q_heads * np.ceil(q_len / Q_BLOCK)
+    waves = units / sms
+    filled = np.minimum(waves, 1.0)
+    share = np.where(waves <= 1.0, 1.0 / filled, 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))
+    rate = names.tensor_rates(gpu, np.where(q_bytes < 2, code, 0)) * clock / gpu.boost_clock_hz
+    flops = 4.0 * elements * dim
+    reached = np.array([c[f"share_{name}"] for name in KERNELS[:8]])[np.minimum(kernel, 7)]
+    if grouped:
+        reached = np.where(_NATIVE[kernel], reached * c["wgmma_share"], reached * c["mma_on_wgmma_share"])
+    cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
+    reached = 1.0 - (1.0 - reached) * cut  # what the data paths cost stays, the multiplies they feed are fewer
+    tensor = share * flops / (rate * reached) * np.where(dim > 128, c["wide_head_cost"], 1.0)
+    exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
+    longest = np.where(window > 0, np.minimum(kv_len, window + Q_BLOCK), kv_len)
+    chain = np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) / clock
+
+    tokens = batch * (q_len * q_heads * dim * (q_bytes + 2.0) + 2.0 * kv_len * kv_heads * dim * kv_bytes)
+    capacity, sharpness = cache(gpu, c)
+    cold = miss_share(tokens, capacity, sharpness)
+    dram = dram_seconds(
+        tokens * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, filled * sms, c["bytes_in_flight"]
+    )
+    l2 = (tokens + elements / Q_BLOCK * 2.0 * dim * kv_bytes) / (gpu.l2_bytes_per_s * c["l2_rate_factor"] * filled)
+    power = power_seconds(
+        flops * np.sqrt(q_bytes / 2.0), joule_per_flop(gpu, c), tokens * cold, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
+    )
+    busy = overlap(c["power_power"], overlap(c["exp_power"], tensor, exp), chain, power)
+    fixed = stack_values(c, "launches", stack) * launch_floor_s(gpu, c) + c["sequence_ns"] * 1e-9 * batch
+    latency = fixed + overlap(c["overlap_power"], busy, dram, l2)
+    one = np.ones_like(latency)
+    features = {
+        "tensor": np.log(tensor / latency),
+        "exp": np.log(exp / latency),
+        "chain": np.log(chain / latency),
+        "dram": np.log((dram + 1e-9) / latency),
+        "l2": np.log(l2 / latency),
+        "power": np.log(power / latency),
+        "fixed": np.log(fixed / latency),
+        "waves": np.log(waves),
+        "tail": np.ceil(waves) / waves,
+        "edge": np.log(pairs / exact),
+        "acts_in_l2": np.log(tokens / capacity),
+        "log2_q": np.log2(q_len),
+        "cached": np.log(kv_len / q_len),
+        "log2_batch": np.log2(batch),
+        "log2_heads": np.log2(q_heads),
+        "group": q_heads / kv_heads,
+        "head_dim": dim,
+        "windowed": np.where(window > 0, np.log2(np.maximum(kv_len / np.maximum(window, 1), 1 / 64)), -9.0),
+        "fp8_cache": (kv_bytes < 2) * one,
+        "fp8_math": (q_bytes < 2) * one,
+        "warpgroup": one * grouped,
+        "stack": stack.astype(np.float64),
+        "kernel": kernel.astype(np.float64),
+    }
+    seconds = {"tensor": tensor, "exp": exp, "kv chain": chain, "dram": dram, "l2": l2, "power": power, "launch": fixed}
+    return OperatorTerms(latency, seconds, features)

@@ -1,0 +1,46 @@
+"""What a graph pays before a kernel does useful work, and which kernel a stack takes when nobody says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.names import KERNELS, STACKS
+
+Floats = npt.NDArray[np.float64]
+
+
+def launch_floor_s(gpu: GpuSpec, c: Mapping[str, float]) -> float:
+    """Shortest back-to-back kernel of a CUDA graph, seconds: fixed part + DRAM round trips + clock cycles.
+
+    Source: shortest public GEMM rows: 1.7 us on L40S, 1.8 on RTX PRO 6000, 2.45 on A100 and H100; the order follows DRAM latency.
+    """
+    return c["floor_us"] * 1e-6 + c["floor_latencies"] * gpu.dram_latency_s + c["floor_cycles"] / gpu.max_clock_hz
+
+
+def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Floats:
+    """Constant `<prefix>_<stack>` of each row's stack."""
+    table = np.array([c[f"{prefix}_{name}"] for name in STACKS])
+    result: Floats = table[stack]
+    return result
+
+
+def likely_attention_kernel(
+    gpu: GpuSpec, stack: npt.NDArray[np.intp], kernel: npt.NDArray[np.intp], fp8_cache: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.intp]:
+    """Kernel of each row, with the stack's own default where none was named.
+
+    vLLM: FlashAttention-3 on sm_90, FlashAttention-2 elsewhere, FlashInfer for an fp8 cache off Hopper and on sm_100; SGLang: FA3 on
+    sm_90, FlashInfer later, FA2 on sm_80; TRT-LLM its own; torch FA2. Source: the kernels that public rows name.
+    """
+    code = {name: KERNELS.index(name) for name in KERNELS}
+    major = gpu.capability[0]
+    hopper = major == 9
+    flash = code["fa3"] if hopper else code["flashinfer"] if major == 10 else code["fa2"]
+    vllm = np.where(fp8_cache & (not hopper), code["flashinfer"], flash)
+    sglang = code["fa3"] if hopper else code["fa2"] if gpu.capability == (8, 0) else code["flashinfer"]
+    usual = np.select([stack == 1, stack == 2, stack == 3, stack == 4], [vllm, sglang, code["trtllm"], code["fa2"]], 0)
+    return np.where((kernel == 0) & (stack > 0), usual, kernel).astype(np.intp)

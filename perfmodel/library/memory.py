@@ -1,0 +1,65 @@
+"""Memory-bound operators: bytes over bandwidth, from L2 while they fit, plus one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.library import names
+from perfmodel.library.arch import cache, dram_efficiency
+from perfmodel.library.launch import launch_floor_s
+from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.ops.memory import TRAFFIC
+
+LAW = "library_memory"
+_READ, _WRITTEN, _FLOPS = (np.array([traffic[i] for traffic in TRAFFIC.values()]) for i in range(3))
+_ROWWISE = np.array([kind in ("rmsnorm", "layernorm", "add_rmsnorm", "softmax", "sampling") for kind in TRAFFIC])
+BLOCK_ELEMENTS = 4096.0  # elements one thread block covers: 256 threads x 16 bytes x 2
+
+
+def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
+    """Terms of n memory-bound operators over tokens x hidden elements.
+
+        t = floor + overlap(DRAM, L2, arithmetic) + row latency
+
+    Bytes from ops/memory.TRAFFIC; what fits in L2 is read from there; one block a row for row-wise kinds, whose reduction costs
+    row_latencies DRAM latencies; arithmetic at the fp32 rate. Source: NVIDIA CUDA C++ Best Practices Guide, "Memory Optimizations".
+    Valid: 1 to 2^31 elements. Evidence: `python -m perfmodel.calibrate.evaluate_operators memory`.
+    """
+    kind, code = columns["kind"].astype(np.intp), columns["dtype"].astype(np.intp)
+    elements = columns["tokens"] * columns["hidden"]
+    each = names.A_BYTES[code]
+    read, written = elements * _READ[kind] * each, elements * _WRITTEN[kind] * each
+    rowwise = _ROWWISE[kind]
+    sms = float(gpu.sms)
+    blocks = np.where(rowwise, columns["tokens"], np.ceil(elements / BLOCK_ELEMENTS))
+    active = np.minimum(blocks, sms)
+    capacity, sharpness = cache(gpu, c)
+    cold = miss_share(read + written, capacity, sharpness)
+    dram = dram_seconds(
+        (read + written) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
+    )
+    l2 = (read + written) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * sms / active
+    arithmetic = elements * (_FLOPS[kind] + 0.1) / (gpu.fp32_flops * 0.5) * sms / active
+    rows = np.where(rowwise, c["row_latencies"] * gpu.dram_latency_s, 0.0)
+    floor = launch_floor_s(gpu, c)
+    latency = floor + overlap(c["overlap_power"], dram, l2, arithmetic) + rows
+    one = np.ones_like(latency)
+    features = {
+        "dram": np.log(dram / latency),
+        "l2": np.log(l2 / latency),
+        "arithmetic": np.log(arithmetic / latency),
+        "fixed": (floor + rows) / latency,
+        "in_l2": np.log((read + written) / capacity),
+        "blocks": np.log(blocks / sms),
+        "log2_tokens": np.log2(columns["tokens"]),
+        "log2_hidden": np.log2(columns["hidden"]),
+        "kind": kind.astype(np.float64),
+        "element_bytes": each,
+        "stack": columns["stack"],
+    }
+    seconds = {"dram": dram, "l2": l2, "arithmetic": arithmetic, "row latency": rows * one, "launch": floor * one}
+    return OperatorTerms(latency, seconds, features)

@@ -1,0 +1,71 @@
+"""Codes for what is a name in a question: element types, serving stacks, attention and MoE kernels.
+
+Codes are stored in models (as feature values), so they only ever grow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.dtypes import DType
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError, unknown_name
+from perfmodel.hw.spec import GpuSpec
+
+DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_wo", "int4_wo", "nvfp4", "fp32")
+STACKS = ("any", "vllm", "sglang", "trtllm", "torch")
+ANY_STACK = 0
+_STACK_ALIASES = {
+    "pytorch": "torch", "cublas": "torch", "tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm", "trt-llm": "trtllm", "trt_llm": "trtllm",
+    "": "any", "none": "any", "nan": "any",
+}  # fmt: skip
+KERNELS = ("other", "fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm", "cudnn", "cutlass", "deepgemm", "marlin")
+_KERNEL_MARKS = (
+    ("fa4", "fa4"), ("fa3", "fa3"), ("fa2", "fa2"), ("trtllm", "trtllm"), ("cutlass", "cutlass"), ("flashinfer", "flashinfer"),
+    ("fiprefill", "flashinfer"), ("fidecode", "flashinfer"), ("triton", "triton"), ("cudnn", "cudnn"), ("deepgemm", "deepgemm"),
+    ("marlin", "marlin"), ("flash", "fa2"),
+)  # fmt: skip
+_SPECS: tuple[DType, ...] = tuple(parse_dtype(name) for name in DTYPES)
+A_BYTES = np.array([d.a_bytes for d in _SPECS])
+B_BYTES = np.array([d.b_bytes for d in _SPECS])
+OUT_BYTES = np.array([d.out_bytes for d in _SPECS])
+QUANTISED = np.array([d in ("fp8", "fp8_block", "int8", "nvfp4") for d in DTYPES])  # activations are quantised by the operator
+WEIGHT_ONLY = np.array([d in ("int8_wo", "int4_wo") for d in DTYPES])
+
+Codes = npt.NDArray[np.intp]
+
+
+def dtype_code(name: Any) -> int:
+    """Code of an element type; raises InputError for an unknown one."""
+    return DTYPES.index(parse_dtype(name).name)
+
+
+def stack_code(name: Any) -> int:
+    """Code of a serving stack; None and empty mean any."""
+    if name is None or (isinstance(name, float) and np.isnan(name)):
+        return ANY_STACK
+    key = str(name).strip().lower()
+    key = _STACK_ALIASES.get(key, key)
+    if key not in STACKS:
+        raise unknown_name("stack", name, STACKS[1:])
+    return STACKS.index(key)
+
+
+def kernel_code(name: Any) -> int:
+    """Code of the family a kernel's name belongs to; `other` when nothing is recognised or it is not said."""
+    text = str(name).lower()
+    return next((KERNELS.index(family) for mark, family in _KERNEL_MARKS if mark in text), 0)
+
+
+def tensor_rates(gpu: GpuSpec, codes: Codes) -> npt.NDArray[np.float64]:
+    """Dense tensor rate, flop/s, of each row's dtype; raises InputError for a dtype this GPU has no tensor cores for."""
+    found = np.zeros(len(DTYPES))
+    for code in np.flatnonzero(np.bincount(codes, minlength=len(DTYPES))):
+        try:
+            found[code] = gpu.tensor_rate(_SPECS[code].rate)
+        except InputError as error:
+            raise InputError(f"dtype {DTYPES[code]}: {error}") from None
+    return found[codes]

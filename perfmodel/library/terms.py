@@ -1,0 +1,37 @@
+"""What every operator law returns: the time, what each resource alone would take, and dimensionless features for the residual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTerms:
+    """Physical terms of n operators on one GPU.
+
+    latency_s: the closed form, seconds; `seconds`: what each resource alone needs; `features`: dimensionless columns of length n.
+    """
+
+    latency_s: Floats
+    seconds: Mapping[str, Floats]
+    features: Mapping[str, Floats]
+
+    def bound(self) -> npt.NDArray[np.str_]:
+        """Name of the largest term of each row."""
+        names = np.array(list(self.seconds))
+        code = np.zeros(self.latency_s.shape, dtype=np.int8)
+        best: Floats | None = None
+        for index, value in enumerate(self.seconds.values()):
+            if best is None:
+                best = np.broadcast_to(value, code.shape).copy()
+            else:
+                code[value > best] = index
+                np.maximum(best, value, out=best)
+        winner: npt.NDArray[np.str_] = names[code]
+        return winner

@@ -1,0 +1,80 @@
+"""Attention over a KV cache: prefill (many query tokens) and decode (one query token a sequence)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError
+from perfmodel.ops.check import size
+from perfmodel.ops.work import Floats, Work
+
+PHASES = ("prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention call of `batch` sequences with `q_heads` query and `kv_heads` key heads of this GPU.
+
+    `window` limits a query to that many keys before it (0: all of them). Raises InputError for impossible sizes, heads that do not
+    divide, a decode with more than one query token, and unknown phases or dtypes.
+    """
+
+    phase: str
+    batch: int
+    q_len: int
+    kv_len: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: str = "bf16"
+    kv_dtype: str | None = None
+    causal: bool = True
+    window: int = 0
+
+    operator: ClassVar[str] = "attention"
+    kind: ClassVar[str] = "attention"
+
+    def __post_init__(self) -> None:
+        if self.phase not in PHASES:
+            raise InputError(f"phase must be prefill or decode, got {self.phase!r}")
+        for name in ("batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"):
+            object.__setattr__(self, name, size(name, getattr(self, name)))
+        object.__setattr__(self, "window", size("window", self.window, low=0))
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
+        object.__setattr__(self, "kv_dtype", parse_dtype(self.kv_dtype or self.dtype).name)
+        if self.q_heads % self.kv_heads:
+            raise InputError(f"q_heads must be a multiple of kv_heads, got {self.q_heads} and {self.kv_heads}")
+        if self.phase == "decode" and self.q_len != 1:
+            raise InputError(f"decode has q_len 1, got {self.q_len}")
+        if self.causal and self.q_len > self.kv_len:
+            raise InputError(f"causal attention needs kv_len of at least q_len, got {self.kv_len} and {self.q_len}")
+        if not isinstance(self.causal, bool):
+            raise InputError(f"causal must be True or False, got {self.causal!r}")
+
+    def work(self) -> Work:
+        """Compulsory work of this call."""
+        pairs = visited_pairs(self.q_len, self.kv_len, self.window, self.causal)
+        q_bytes, kv_bytes = parse_dtype(self.dtype).a_bytes, parse_dtype(self.kv_dtype or self.dtype).a_bytes
+        rows = self.batch * self.q_len * self.q_heads * self.head_dim
+        keys = self.kv_len if not self.window else min(self.kv_len, self.window + self.q_len - 1)
+        kv = 2.0 * self.batch * keys * self.kv_heads * self.head_dim
+        return Work(4.0 * self.batch * self.q_heads * self.head_dim * float(pairs), rows * q_bytes + kv * kv_bytes, rows * 2.0)
+
+
+def visited_pairs(q_len: npt.ArrayLike, kv_len: npt.ArrayLike, window: npt.ArrayLike = 0, causal: npt.ArrayLike = True) -> Floats:
+    """Query-key pairs of one head, exact, broadcast over arrays.
+
+    Query i (1 to q) stands at key c = kv - q + i and sees min(c, window or infinity) keys when causal, kv otherwise. Summed:
+    with a = kv - q, L = window: the queries with c <= L see c each, the others L.
+    """
+    q, kv, win = (np.asarray(x, dtype=np.float64) for x in (q_len, kv_len, window))
+    limit = np.where(win > 0, win, np.inf)
+    start = kv - q
+    growing = np.clip(np.minimum(limit, kv) - start, 0.0, q)  # queries that still see all before them
+    seen = growing * start + growing * (growing + 1.0) / 2.0 + (q - growing) * np.minimum(limit, kv)
+    return np.asarray(np.where(np.asarray(causal), seen, q * np.minimum(kv, limit)), dtype=np.float64)

@@ -1,0 +1,63 @@
+"""Memory-bound operators: normalisation, rotary embedding, activations, additions, embedding look-up, softmax, sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import unknown_name
+from perfmodel.ops.check import size
+from perfmodel.ops.work import Work
+
+TRAFFIC: Mapping[str, tuple[float, float, float]] = MappingProxyType(
+    {
+        # kind: (elements read, elements written, floating-point operations) for each element of tokens x hidden
+        "rmsnorm": (1, 1, 4), "layernorm": (1, 1, 6), "add_rmsnorm": (2, 2, 5), "rope": (1, 1, 6), "silu_mul": (2, 1, 6),
+        "gelu": (1, 1, 12),
+        "relu": (1, 1, 1), "tanh": (1, 1, 8), "add": (2, 1, 1), "mul": (2, 1, 1), "div": (2, 1, 4), "pow": (2, 1, 20), "scale": (1, 1, 1),
+        "copy": (1, 1, 0), "embedding": (1, 1, 0), "softmax": (1, 1, 6), "sampling": (2, 0.1, 8), "quantise": (1, 0.5, 2),
+    }
+)  # fmt: skip
+_ALIASES = {
+    "input_layernorm": "rmsnorm", "post_attention_layernorm": "rmsnorm", "rms_norm": "rmsnorm", "ln": "layernorm",
+    "layer_norm": "layernorm",
+    "attn_rope": "rope", "mlp_act": "silu_mul", "swiglu": "silu_mul", "silu_and_mul": "silu_mul", "emb": "embedding", "embed": "embedding",
+    "addu": "scale", "mulu": "scale", "divu": "scale", "powu": "scale", "residual_add": "add", "quantize": "quantise",
+    "fused_add_rmsnorm": "add_rmsnorm",
+}  # fmt: skip
+
+
+def memory_kind(name: object) -> str:
+    """Canonical name of a memory-bound operator; raises InputError for an unknown one."""
+    key = str(name).strip().lower()
+    key = _ALIASES.get(key, key)
+    if key not in TRAFFIC:
+        raise unknown_name("memory-bound operator", name, TRAFFIC)
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """An elementwise or row-wise operator over tokens x hidden elements. Raises InputError for unknown kinds and impossible sizes."""
+
+    kind: str
+    tokens: int
+    hidden: int
+    dtype: str = "bf16"
+
+    operator: ClassVar[str] = "memory"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", memory_kind(self.kind))
+        object.__setattr__(self, "tokens", size("tokens", self.tokens))
+        object.__setattr__(self, "hidden", size("hidden", self.hidden))
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
+
+    def work(self) -> Work:
+        """Compulsory work from TRAFFIC."""
+        read, written, flops = TRAFFIC[self.kind]
+        elements, each = float(self.tokens) * self.hidden, parse_dtype(self.dtype).a_bytes
+        return Work(flops * elements, read * elements * each, written * elements * each)

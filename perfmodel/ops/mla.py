@@ -1,0 +1,53 @@
+"""Multi-head latent attention (DeepSeek): prefill with expanded heads, decode over the compressed cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError
+from perfmodel.ops.attention import PHASES, visited_pairs
+from perfmodel.ops.check import size
+from perfmodel.ops.work import Work
+
+LATENT = 512  # compressed key-value dimension (DeepSeek-V2, arXiv 2405.04434, section 2.1)
+ROPE = 64  # decoupled rotary dimension (same)
+NOPE = 128  # dimension of a head without rotary part, and of its value (same)
+
+
+@dataclass(frozen=True, slots=True)
+class MLA:
+    """One latent-attention call with `num_heads` heads on this GPU; sizes as in DeepSeek-V2 and V3 (latent 512, rope 64, head 128)."""
+
+    phase: str
+    batch: int
+    q_len: int
+    kv_len: int
+    num_heads: int
+    dtype: str = "bf16"
+    kv_dtype: str | None = None
+
+    operator: ClassVar[str] = "mla"
+    kind: ClassVar[str] = "mla"
+
+    def __post_init__(self) -> None:
+        if self.phase not in PHASES:
+            raise InputError(f"phase must be prefill or decode, got {self.phase!r}")
+        for name in ("batch", "q_len", "kv_len", "num_heads"):
+            object.__setattr__(self, name, size(name, getattr(self, name)))
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
+        object.__setattr__(self, "kv_dtype", parse_dtype(self.kv_dtype or self.dtype).name)
+        if self.phase == "decode" and self.q_len != 1:
+            raise InputError(f"decode has q_len 1, got {self.q_len}")
+        if self.q_len > self.kv_len:
+            raise InputError(f"causal attention needs kv_len of at least q_len, got {self.kv_len} and {self.q_len}")
+
+    def work(self) -> Work:
+        """Compulsory work: 2 H (576 + 512) flops a pair over the latent cache in decode, 2 H (192 + 128) in prefill."""
+        pairs = float(visited_pairs(self.q_len, self.kv_len))
+        kv_bytes = parse_dtype(self.kv_dtype or self.dtype).a_bytes
+        wide, narrow = (LATENT + ROPE, LATENT) if self.phase == "decode" else (NOPE + ROPE, NOPE)
+        cache = self.batch * self.kv_len * (LATENT + ROPE) * kv_bytes
+        rows = self.batch * self.q_len * self.num_heads
+        return Work(2.0 * self.batch * self.num_heads * pairs * (wide + narrow), cache + rows * wide * 2.0, rows * narrow * 2.0)

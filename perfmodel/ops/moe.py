@@ -1,0 +1,81 @@
+"""Fused mixture-of-experts layer: routing, two grouped GEMMs and the activation between them, on one GPU of tp x ep."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError
+from perfmodel.ops.check import size
+from perfmodel.ops.work import Floats, Work
+
+_POWER_LAW = re.compile(r"power_law(?:_(\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True, slots=True)
+class MoE:
+    """`tokens` rows, each to `top_k` of `num_experts` gated experts hidden -> inter -> hidden.
+
+    Experts are shared out over `ep` GPUs, `inter` over `tp`.
+
+    `distribution`: balanced, or power_law_<exponent> (skewed routing). Raises InputError for impossible sizes or parallelism.
+    """
+
+    tokens: int
+    hidden: int
+    inter: int
+    num_experts: int
+    top_k: int
+    dtype: str = "bf16"
+    tp: int = 1
+    ep: int = 1
+    distribution: str = "balanced"
+
+    operator: ClassVar[str] = "moe"
+    kind: ClassVar[str] = "moe"
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "hidden", "inter", "num_experts", "top_k", "tp", "ep"):
+            object.__setattr__(self, name, size(name, getattr(self, name)))
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
+        object.__setattr__(self, "distribution", str(self.distribution).strip().lower())
+        skew(self.distribution)
+        if self.top_k > self.num_experts:
+            raise InputError(f"top_k must be at most num_experts, got {self.top_k} of {self.num_experts}")
+        if self.num_experts % self.ep:
+            raise InputError(f"ep must divide num_experts, got {self.ep} for {self.num_experts}")
+        if self.inter % self.tp:
+            raise InputError(f"tp must divide inter, got {self.tp} for {self.inter}")
+
+    def work(self) -> Work:
+        """Compulsory work of one GPU: its share of the routed rows and the experts they touch."""
+        d = parse_dtype(self.dtype)
+        local, inter = self.num_experts // self.ep, self.inter // self.tp
+        rows = self.tokens * self.top_k / self.ep
+        touched = float(touched_experts(self.tokens, self.top_k, self.num_experts)) / self.ep
+        weights = min(touched, local) * 3.0 * self.hidden * inter * d.b_bytes
+        return Work(
+            6.0 * rows * self.hidden * inter, weights + self.tokens * self.hidden * d.a_bytes, self.tokens * self.hidden * d.out_bytes
+        )
+
+
+def skew(distribution: str) -> float:
+    """Exponent of a routing distribution: 0 for balanced, x for power_law_x (1.0 where not said); raises InputError for others."""
+    text = str(distribution).strip().lower()
+    if text in ("balanced", "uniform", "random", ""):
+        return 0.0
+    found = _POWER_LAW.fullmatch(text)
+    if not found:
+        raise InputError(f"distribution must be balanced or power_law_<exponent>, got {distribution!r}")
+    return float(found.group(1) or 1.0)
+
+
+def touched_experts(tokens: npt.ArrayLike, top_k: npt.ArrayLike, num_experts: npt.ArrayLike) -> Floats:
+    """Expected number of distinct experts that independent tokens touch, each choosing top_k of E: E (1 - (1 - top_k / E)^tokens)."""
+    t, k, e = (np.asarray(x, dtype=np.float64) for x in (tokens, top_k, num_experts))
+    return np.asarray(e * -np.expm1(t * np.log1p(-np.minimum(k / e, 1.0 - 1e-12))), dtype=np.float64)

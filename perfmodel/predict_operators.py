@@ -1,0 +1,142 @@
+"""predict and predict_table for library kernels: tables in, tables out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.errors import InputError
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.model import FittedModel
+from perfmodel.learn.operators import OperatorPredictions, operator_model, predict_columns
+from perfmodel.library import collective, collective_rows
+from perfmodel.library.columns import read_frame, read_operator, take
+from perfmodel.library.registry import KINDS as OPERATOR_KINDS
+from perfmodel.library.registry import parts
+from perfmodel.prediction import Prediction
+from perfmodel.units import US_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KINDS = (*OPERATOR_KINDS, "collective")
+Z_80 = 1.2816  # normal quantile of a two-sided 80 % interval
+CHUNK = 8192  # rows at a time: the working arrays of the GEMM law stay in cache
+CalibrationLike = str | Path | Calibration | None
+
+
+def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration: CalibrationLike = "auto") -> Prediction:
+    """Predict one operator as the library of `stack` runs it; without a stack, the answer covers the stacks' disagreement."""
+    kind = getattr(op, "operator", None) or op.kind
+    if kind == "collective":
+        return _collective_one(op, gpu, stack, calibration)
+    columns = read_operator(kind, op, stack)
+    what, _ = parts(kind, columns)[0]
+    found = predict_columns(gpu, what, columns, operator_model(gpu, what, calibration))
+    return Prediction(
+        latency_us=float(found.latency_us[0]),
+        low_us=float(found.low_us[0]),
+        high_us=float(found.high_us[0]),
+        bound=str(found.terms.bound()[0]),
+        terms={name: float(value[0]) * US_PER_S for name, value in found.terms.seconds.items()},
+        tier=found.model.tier,
+        in_domain=bool(found.in_domain[0]),
+        model_id=found.model.model_id,
+        detail={"law_us": float(found.terms.latency_s[0]) * US_PER_S, "stack": stack or "any"},
+    )
+
+
+def predict_frame(
+    kind: str, frame: pd.DataFrame, gpu: str | GpuSpec | None = None, *, calibration: CalibrationLike = "auto"
+) -> pd.DataFrame:
+    """Predict every row of a table of one kind; see predict_table."""
+    import pandas as pd
+
+    columns = {} if kind == "collective" else read_frame(kind, frame)
+    length = len(frame)
+    numbers = {name: np.empty(length) for name in ("latency_us", "low_us", "high_us")}
+    bound, tier, inside = np.empty(length, dtype=object), np.empty(length, dtype=object), np.zeros(length, dtype=bool)
+    for spec, rows in _by_gpu(frame, gpu):
+        if kind == "collective":
+            at = slice(None) if rows is None else rows
+            own_columns, stacks = collective_rows.read_columns(frame if rows is None else frame.iloc[rows])
+            answer, fitted = _collective(spec, own_columns, stacks, calibration)
+            spread = np.exp(Z_80 * answer.log_sigma)
+            latency = answer.latency_s * US_PER_S
+            numbers["latency_us"][at], numbers["low_us"][at], numbers["high_us"][at] = latency, latency / spread, latency * spread
+            bound[at], tier[at], inside[at] = answer.bound(), fitted.tier, answer.in_domain
+            continue
+        own = take(columns, rows) if rows is not None else columns
+        for what, piece in parts(kind, own):
+            part = take(own, piece)
+            size = len(part["dtype"])
+            if size == 0:
+                continue
+            model = operator_model(spec, what, calibration)
+            for start in range(0, size, CHUNK):
+                found = predict_columns(spec, what, take(part, slice(start, start + CHUNK)), model)
+                at = _positions(rows, piece, start, min(start + CHUNK, size))
+                _store(found, at, numbers, bound, tier, inside)
+    return pd.DataFrame({**numbers, "bound": bound, "tier": tier, "in_domain": inside}, index=frame.index)
+
+
+def _collective(
+    spec: GpuSpec, columns: Mapping[str, Any], stack: Any, calibration: CalibrationLike
+) -> tuple[collective.CollectiveTerms, FittedModel]:
+    fitted = operator_model(spec, "collective", calibration)
+    return collective.model(spec, columns, stack, fitted.constants), fitted
+
+
+def _collective_one(op: Any, gpu: GpuSpec, stack: str | None, calibration: CalibrationLike) -> Prediction:
+    answer, fitted = _collective(gpu, collective_rows.columns(op), stack, calibration)
+    latency, spread = float(answer.latency_s[0]) * US_PER_S, float(np.exp(Z_80 * answer.log_sigma[0]))
+    terms = {name: float(np.broadcast_to(value, (1,))[0]) * US_PER_S for name, value in answer.seconds.items()}
+    detail = {"algorithm": str(answer.algorithm[0]), "protocol": str(answer.protocol[0]), "path": str(answer.path[0])}
+    return Prediction(
+        latency,
+        latency / spread,
+        latency * spread,
+        str(answer.bound()[0]),
+        terms,
+        fitted.tier,
+        bool(answer.in_domain[0]),
+        fitted.model_id,
+        detail,
+    )
+
+
+def _store(found: OperatorPredictions, at: Any, numbers: Mapping[str, npt.NDArray[np.float64]], bound: Any, tier: Any, inside: Any) -> None:
+    numbers["latency_us"][at] = found.latency_us
+    numbers["low_us"][at] = found.low_us
+    numbers["high_us"][at] = found.high_us
+    bound[at] = found.terms.bound()
+    tier[at] = found.model.tier
+    inside[at] = found.in_domain
+
+
+def _positions(rows: npt.NDArray[np.intp] | None, piece: Any, start: int, stop: int) -> Any:
+    """Where a chunk of a part of a GPU's rows stands in the table."""
+    if isinstance(piece, slice):
+        return slice(start, stop) if rows is None else rows[start:stop]
+    chosen = piece[start:stop]
+    return chosen if rows is None else rows[chosen]
+
+
+def _by_gpu(frame: pd.DataFrame, gpu: str | GpuSpec | None) -> Iterator[tuple[GpuSpec, npt.NDArray[np.intp] | None]]:
+    """(GPU, its rows) of a table; the argument wins over the column."""
+    import pandas as pd
+
+    if gpu is not None:
+        yield find_gpu(gpu), None
+        return
+    if "gpu" not in frame.columns:
+        raise InputError("which GPU? pass gpu= or give the table a gpu column")
+    codes, names = pd.factorize(frame["gpu"], use_na_sentinel=False)
+    for code, name in enumerate(names):
+        yield find_gpu(name), np.flatnonzero(codes == code)

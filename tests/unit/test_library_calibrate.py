@@ -1,0 +1,71 @@
+"""A user's table: bad ones are refused in one line, good ones help, and none makes held-out rows worse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from perfmodel.calibrate.table import fit_table
+from perfmodel.errors import InputError
+from perfmodel.hw import gpu
+from perfmodel.learn.calibration import Calibration
+from perfmodel.predict_operators import predict_frame
+
+
+def table(factor: float = 1.0, rows: int = 60, noise: float = 0.0) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    sizes = 2 ** rng.integers(6, 13, size=(rows, 3))
+    frame = pd.DataFrame(sizes, columns=["m", "n", "k"]).drop_duplicates().assign(stack="vllm")
+    truth = predict_frame("gemm", frame, "h200_sxm", calibration=None)["latency_us"]
+    return frame.assign(latency_us=factor * truth * np.exp(noise * rng.standard_normal(len(frame))))
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (lambda t: t.drop(columns="latency_us"), "lacks column latency_us"),
+        (lambda t: t.assign(latency_us=t["latency_us"].where(t.index != 3)), "rows 3 are not"),
+        (lambda t: t.assign(latency_us=-t["latency_us"]), "positive number of microseconds"),
+        (lambda t: t.assign(latency_us=t["latency_us"] * 1e-6), "look like seconds"),
+        (lambda t: t.assign(latency_us=t["latency_us"] * 1e-3), "look like milliseconds"),
+        (lambda t: t.iloc[:5], "a correction needs 16"),
+    ],
+)
+def test_bad_tables_are_refused(broken: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        fit_table("gemm", gpu("h200_sxm"), broken(table()), prior=None)  # type: ignore[operator]
+
+
+def test_duplicates_become_their_median() -> None:
+    frame = table()
+    twice = pd.concat([frame, frame.assign(latency_us=frame["latency_us"] * 1.02), frame.assign(latency_us=frame["latency_us"] * 50)])
+    model = fit_table("gemm", gpu("h200_sxm"), twice, prior=None)["gemm"]
+    assert model.card["rows"] == len(frame)
+    assert model.card["held_out_error"]["corrected"] < 0.05
+
+
+def test_a_slower_machine_is_learnt() -> None:
+    model = fit_table("gemm", gpu("h200_sxm"), table(1.4), prior=None)
+    fresh = table(1.4).iloc[::2]
+    answer = predict_frame("gemm", fresh, "h200_sxm", calibration=Calibration("h200_sxm", model))
+    before = predict_frame("gemm", fresh, "h200_sxm", calibration=None)
+    error = float(np.mean(np.abs(answer["latency_us"] / fresh["latency_us"] - 1)))
+    assert error < 0.5 * float(np.mean(np.abs(before["latency_us"] / fresh["latency_us"] - 1)))
+
+
+def test_nothing_to_learn_leaves_the_prior_alone() -> None:
+    model = fit_table("gemm", gpu("h200_sxm"), table(1.0, noise=0.05), prior=None)["gemm"]
+    assert model.card["held_out_error"]["corrected"] <= model.card["held_out_error"]["prior"] + 1e-12
+    assert model.card["correction_rounds"] == 0
+
+
+def test_saved_and_read_again_bit_equal(tmp_path: object) -> None:
+    from perfmodel.learn.calibration import load_calibration
+
+    calibration = Calibration("h200_sxm", fit_table("gemm", gpu("h200_sxm"), table(1.3), prior=None))
+    calibration.save(tmp_path)  # type: ignore[arg-type]
+    fresh = table()
+    a = predict_frame("gemm", fresh, "h200_sxm", calibration=calibration)
+    b = predict_frame("gemm", fresh, "h200_sxm", calibration=load_calibration(tmp_path))  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(a, b)

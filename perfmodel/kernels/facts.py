@@ -7,6 +7,8 @@ They do not depend on the sizes of the problem. The stored table is made by `per
 from __future__ import annotations
 
 import functools
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +71,7 @@ def facts_for(family: str, gpu: GpuSpec, dtype: str, configs: Configs) -> Facts:
             values[name][exact] = stored.values[name][at[exact]]
     for column, name, size in (("regs", "regs", 1.0), ("spills", "spill_bytes", 4.0), ("shared", "shared_bytes", 1.0)):
         if column in configs.columns:  # Triton's n_spills counts 4-byte registers
-            values[name] = configs[column] * size
+            values[name] = np.asarray(configs[column] * size, dtype=np.float64)
     return Facts(
         shared_bytes=values["shared_bytes"].astype(np.int64),
         regs=np.clip(values["regs"], 16, 255).astype(np.int64),
@@ -176,7 +178,7 @@ def read_table(path: Path) -> _Table:
         keys = _pack(columns["arch"], columns["dtype"], columns["variant"], [columns[n] for n in _KEY])
         order = np.argsort(keys, kind="stable")
         return _Table(keys[order], {name: columns[name][order].astype(np.float64) for name in VALUES})
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"cannot read the compile facts in {path}: {error}; restore the file or reinstall perfmodel") from None
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel._resources import shipped
 from perfmodel.errors import InputError
-from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.collective_fit import MIN_ROWS, Rows, fit_constants, held_out_errors, read_rows, sigmas
 from perfmodel.learn.intervals import conformal_bounds
@@ -24,13 +21,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 MIN_SIZES = 4
-SHIPPED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000")
-BY_ARCH = {  # GPUs that answer for an unmeasured one of that compute capability
-    "sm_80": ("a100_sxm4_80gb",),
-    "sm_89": ("l40s",),
-    "sm_90": ("h100_sxm",),
-    "sm_100": ("a100_sxm4_80gb", "h100_sxm"),
-}
 
 
 def fit_collective(
@@ -95,34 +85,3 @@ def finish(
 
 def _summary(relative: Floats) -> tuple[float, float, float]:
     return float(relative.mean()), float(np.median(relative)), float(np.quantile(relative, 0.9))
-
-
-def shipped_rows() -> dict[str, pd.DataFrame]:
-    """The committed rows that the shipped calibrations are fitted to, by GPU.
-
-    Stack rows of more than two L40S come from other hosts than its NCCL rows, whose staging is 25 % faster: left out.
-    """
-    import pandas as pd
-
-    frame = pd.read_parquet(shipped("data") / "collectives.parquet")
-    other_host = (frame["gpu"] == "l40s") & (frame["n_gpus"] > 2) & (frame["stack"] != "nccl") & (frame["topology"] == "auto")
-    return {name: frame[(frame["gpu"] == name) & ~other_host].reset_index(drop=True) for name in SHIPPED}
-
-
-def ship(folder: str | Path) -> dict[str, FittedModel]:
-    """Fit and write every shipped calibration of collectives under `folder` (a checkout's calibration/); minutes on one core."""
-    root = Path(folder)
-    frames = shipped_rows()
-    tables = {name: read_rows(find_gpu(name), frame) for name, frame in frames.items()}
-    origin = {"data": "data/collectives.parquet", "licence": "Apache-2.0 (see data/collectives.json)"}
-    made: dict[str, FittedModel] = {}
-    for name, frame in frames.items():
-        made[f"{name}/{LAW}"] = fit_collective(find_gpu(name), frame, provenance=origin)
-        made[f"{name}/{LAW}"].save(root / name / LAW)
-    for arch, names in BY_ARCH.items():
-        place = f"universal/{LAW}_{arch}"
-        made[place] = fit_universal("universal", [tables[name] for name in names], provenance=origin)
-        made[place].save(root / place)
-    made[f"universal/{LAW}"] = fit_universal("universal", list(tables.values()), provenance=origin)
-    made[f"universal/{LAW}"].save(root / "universal" / LAW)
-    return made

@@ -3,8 +3,9 @@
     torchrun --nproc-per-node 8 -m perfmodel.measure.collectives --out rows.jsonl
 
 Run it once per number of GPUs (and with torchrun's --nnodes for several machines). Backend nccl on GPUs, gloo on a CPU. Each size is
-timed launched call by call (eager) and, on a GPU, replayed from a CUDA graph. Nothing of NCCL's environment is set or cleared here:
-what runs is what your jobs run, and NVLink multicast stays as the machine's owner has it.
+timed launched call by call (eager, stack torch) and, on a GPU, replayed from a CUDA graph (stack torch_graph). Nothing of NCCL's
+environment is set or cleared here: what runs is what your jobs run, and NVLink multicast stays as the machine's owner has it.
+Timing starts behind untimed calls on the same stream: they bring the ranks into step, and what the host queues meanwhile costs nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ DTYPES = {"bf16": ("bfloat16", 2), "fp16": ("float16", 2), "fp32": ("float32", 4
 MODES = ("eager", "graph")
 PATHS = {"PIX": "pcie_switch", "PXB": "pcie_switch", "PHB": "pcie_root", "NODE": "pcie_root", "SYS": "pcie_sockets"}
 TIMEOUT_S = 120
+TIMING = "aligned, sum"  # how a row was timed; rows of before ("cold, max") start at a host barrier and reduce by maximum
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,14 @@ def classify(matrix: str, gpus: Sequence[int]) -> str:
 
 
 def environment(device: str, gpus: Sequence[int]) -> dict[str, Any]:
-    """Device, path between the GPUs, versions and host: what tells two runs apart."""
+    """Device, path between the GPUs and versions: what tells two runs apart. The machine's name is nobody's business."""
     import torch
 
     found: dict[str, Any] = {
         "device": platform.processor() or platform.machine(),
         "topology": "loopback",
         "torch": torch.__version__,
-        "host": platform.node(),
+        "timing": TIMING,
         "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     if device == "cuda":
@@ -123,9 +125,9 @@ def _call(kind: str, message_bytes: int, world: int, rank: int, dtype: str, devi
     count = message_bytes // width
     if message_bytes % width or (kind in ("all_gather", "reduce_scatter", "all_to_all") and count % world):
         raise InputError(f"{message_bytes} bytes do not divide into {world} equal parts of {dtype}")
-    full = torch.ones(count, dtype=getattr(torch, name), device=device)
+    full = torch.zeros(count, dtype=getattr(torch, name), device=device)  # zeros: repeated sums do not overflow
     if kind == "all_reduce":
-        return lambda: dist.all_reduce(full, op=dist.ReduceOp.MAX)  # MAX keeps repeated calls from overflowing
+        return lambda: dist.all_reduce(full)  # a sum: NCCL has no kernel of its own for other reductions, and small ones take longer
     if kind == "broadcast":
         return lambda: dist.broadcast(full, src=0)
     if kind == "p2p":
@@ -133,16 +135,16 @@ def _call(kind: str, message_bytes: int, world: int, rank: int, dtype: str, devi
             return lambda: None
         return (lambda: dist.send(full, 1)) if rank == 0 else (lambda: dist.recv(full, 0))
     other = torch.empty_like(full)
-    part = torch.ones(count // world, dtype=full.dtype, device=device)
+    part = torch.zeros(count // world, dtype=full.dtype, device=device)
     if kind == "all_gather":
         return lambda: dist.all_gather_into_tensor(full, part)
     if kind == "reduce_scatter":
-        return lambda: dist.reduce_scatter_tensor(part, full, op=dist.ReduceOp.MAX)
+        return lambda: dist.reduce_scatter_tensor(part, full)
     return lambda: dist.all_to_all_single(other, full)
 
 
 def _timings(call: Callable[[], Any], mode: str, calls: int, plan: Plan, device: str) -> list[float]:
-    """Microseconds a call, one value a timing, on this rank: `calls` back to back between two synchronisations."""
+    """Microseconds a call, one value a timing, on this rank: `calls` back to back behind as many untimed ones (one, where eager)."""
     import torch
     import torch.distributed as dist
 
@@ -162,6 +164,10 @@ def _timings(call: Callable[[], Any], mode: str, calls: int, plan: Plan, device:
         if device == "cuda":
             torch.cuda.synchronize()
             begin, end = event(enable_timing=True), event(enable_timing=True)
+            if mode == "graph":
+                run()  # ranks arrive apart, and a graph takes the host tens of microseconds to launch: this one hides both
+            else:
+                call()
             begin.record()
             run()
             end.record()
@@ -232,12 +238,12 @@ def run(out: Path, plan: Plan) -> int:
     try:
         first = dist.get_rank() == 0
         nodes = dist.get_world_size() // local_world
-        shared = {**environment(device, _visible(local_world)), "nodes": nodes, "stack": "nccl" if device == "cuda" else "gloo"}
+        shared = {**environment(device, _visible(local_world)), "nodes": nodes, "stack": "torch" if device == "cuda" else "gloo"}
         writer = Appender(out) if first else None
         for row in sweep(plan, device):
             done += row["status"] == "ok"
             if writer is not None:
-                stack = "nccl_graph" if row["mode"] == "graph" else shared["stack"]
+                stack = "torch_graph" if row["mode"] == "graph" else shared["stack"]
                 writer.add({**row, **shared, "stack": stack})
         if writer is not None:
             writer.close()

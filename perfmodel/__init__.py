@@ -30,6 +30,7 @@ _HOME = {
     "rank": "perfmodel.tune",
     "Ranking": "perfmodel.tune",
     "tune": "perfmodel.tune",
+    "prune": "perfmodel.tune",
     "calibrate_table": "perfmodel.calibrate",
     "Calibration": "perfmodel.learn.calibration",
     "load_calibration": "perfmodel.learn.calibration",
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from perfmodel.ops import MLA, Attention, Collective, Gemm, MemoryBound, MoE
     from perfmodel.predict import predict, predict_table
     from perfmodel.prediction import Prediction
-    from perfmodel.tune import Ranking, rank, tune
+    from perfmodel.tune import Ranking, prune, rank, tune
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,9 @@ from perfmodel.tune.rank import Ranking, rank
 if TYPE_CHECKING:
     from perfmodel.tune.profile import Candidate, TuneResult, tune
     from perfmodel.tune.store import Store
+    from perfmodel.tune.triton_hook import prune
 
-__all__ = ["Candidate", "Ranking", "Store", "TuneResult", "rank", "tune"]
+__all__ = ["Candidate", "Ranking", "Store", "TuneResult", "prune", "rank", "tune"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> Any:
         from perfmodel.tune import profile
 
         return getattr(profile, name)
+    if name == "prune":
+        from perfmodel.tune.triton_hook import prune
+
+        return prune
     if name == "Store":
         from perfmodel.tune.store import Store
 

@@ -28,8 +28,8 @@ CONFIG_COLUMNS = ("variant", "block_m", "block_n", "block_k", "group_m", "split_
 class Ranking:
     """Configs of one problem, best first.
 
-    `configs` and `predictions` are the legal ones in the order given, `order` ranks them; `dropped` are the pruned ones with their
-    `reasons`. `frame` and `pruned` are built when asked for.
+    `configs` and `predictions` are the legal ones in the order given, `order` ranks them, `legal_positions` are their
+    places in the whole list; `dropped` are the pruned ones with their `reasons`. `frame` and `pruned` are built when asked for.
     """
 
     op: Operator
@@ -39,6 +39,7 @@ class Ranking:
     order: np.ndarray[Any, np.dtype[np.int64]]
     dropped: Configs
     reasons: tuple[str, ...]
+    legal_positions: np.ndarray[Any, np.dtype[np.int64]]
     top_k: int | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -153,4 +154,4 @@ def rank(
     legal_facts = facts if keep.all() else facts.take(positions)
     predictions = predict_configs(name, spec, sizes, op.dtype, legal, legal_facts, resolve(spec, f"kernel_{name}", calibration))
     order = np.argsort(predictions.latency_us, kind="stable").astype(np.int64)
-    return Ranking(op, spec, legal, predictions, order, dropped, reasons, limit)
+    return Ranking(op, spec, legal, predictions, order, dropped, reasons, positions, limit)

@@ -1,0 +1,76 @@
+"""The autotune hook on a plain kernel that the project does not own, against Triton's full autotuning, on a real GPU."""
+
+import time
+
+import pytest
+
+import perfmodel as pm
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+CONFIGS = [
+    triton.Config({"BLOCK_SIZE_M": m, "BLOCK_SIZE_N": n, "BLOCK_SIZE_K": k, "GROUP_SIZE_M": 8}, num_warps=w, num_stages=s)
+    for m in (16, 64, 128, 256)
+    for n in (64, 128, 256)
+    for k in (64, 128)
+    for w in (4, 8)
+    for s in (3, 4)
+    if 32 * 32 <= m * n <= 128 * 256 and (m + n) * k * s * 2 <= 220_000
+]
+SHAPES = [(16, 8192, 3584), (512, 6144, 4096), (4096, 4096, 4096)]
+
+
+def plain(
+    a, b, c, M, N, K,
+    BLOCK_SIZE_M: "tl.constexpr", BLOCK_SIZE_N: "tl.constexpr", BLOCK_SIZE_K: "tl.constexpr", GROUP_SIZE_M: "tl.constexpr",
+):  # fmt: skip
+    tile = tl.program_id(0)
+    rows, cols = tl.cdiv(M, BLOCK_SIZE_M), tl.cdiv(N, BLOCK_SIZE_N)
+    band = tile // (GROUP_SIZE_M * cols) * GROUP_SIZE_M
+    height = min(rows - band, GROUP_SIZE_M)
+    pm_ = band + tile % (GROUP_SIZE_M * cols) % height
+    pn_ = tile % (GROUP_SIZE_M * cols) // height
+    om = (pm_ * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) % M
+    on = (pn_ * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)) % N
+    ok = tl.arange(0, BLOCK_SIZE_K)
+    at, bt = a + om[:, None] * K + ok[None, :], b + on[None, :] * K + ok[:, None]
+    acc = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), tl.float32)
+    for _ in range(0, tl.cdiv(K, BLOCK_SIZE_K)):
+        acc = tl.dot(tl.load(at), tl.load(bt), acc)
+        at += BLOCK_SIZE_K
+        bt += BLOCK_SIZE_K
+    cm = pm_ * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cn = pn_ * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    tl.store(c + cm[:, None] * N + cn[None, :], acc.to(tl.bfloat16), mask=(cm < M)[:, None] & (cn < N)[None, :])
+
+
+def tuned(prune_configs_by):
+    return triton.autotune(configs=CONFIGS, key=["M", "N", "K"], prune_configs_by=prune_configs_by)(triton.jit(plain))
+
+
+def run(kernel, m, n, k):
+    a = torch.randn((m, k), device="cuda", dtype=torch.bfloat16)
+    b = torch.randn((n, k), device="cuda", dtype=torch.bfloat16)
+    c = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
+    grid = lambda meta: (triton.cdiv(m, meta["BLOCK_SIZE_M"]) * triton.cdiv(n, meta["BLOCK_SIZE_N"]),)  # noqa: E731
+    began = time.perf_counter()
+    kernel[grid](a, b, c, m, n, k)
+    torch.cuda.synchronize()
+    spent = time.perf_counter() - began
+    error = float((c.float() - a.float() @ b.float().T).norm() / (a.float() @ b.float().T).norm())
+    assert error < 1e-2
+    return spent, triton.testing.do_bench(lambda: kernel[grid](a, b, c, m, n, k), warmup=50, rep=300, return_mode="median") * 1e3
+
+
+def test_hook_against_full_autotuning():
+    hooked, full = tuned(pm.prune(kernel="gemm", top_k=8)), tuned(None)
+    for shape in SHAPES:  # the hook first: what it compiles, the full run finds compiled
+        mine, all_ = run(hooked, *shape), run(full, *shape)
+        print(f"{shape}: hook {mine[0]:.1f} s, {mine[1]:.1f} us, {hooked.best_config}")
+        print(f"{shape}: all {len(CONFIGS)} {all_[0]:.1f} s, {all_[1]:.1f} us, {full.best_config}")
+        assert mine[1] <= 1.03 * all_[1]
+        assert mine[0] <= 0.25 * all_[0] + 1.0

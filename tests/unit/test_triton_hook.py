@@ -1,0 +1,91 @@
+"""The autotune hook through Triton's own Autotuner, on a machine without a GPU."""
+
+import time
+import types
+import warnings
+
+import pytest
+
+import perfmodel as pm
+
+triton = pytest.importorskip("triton")
+from triton.runtime.autotuner import Autotuner  # noqa: E402
+
+TILES = [(m, n, k, w, s) for m in (16, 64, 128, 256) for n in (64, 128, 256) for k in (32, 64, 128) for w in (4, 8) for s in (3, 4)]
+
+
+def configs(names=("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")):
+    return [
+        triton.Config({**dict(zip(names, (m, n, k), strict=True)), "GROUP_SIZE_M": 8}, num_warps=w, num_stages=s) for m, n, k, w, s in TILES
+    ]
+
+
+def tensor(dtype="torch.bfloat16"):
+    return types.SimpleNamespace(dtype=dtype)
+
+
+def pruned(by, arguments, given=None):
+    """What Triton's own Autotuner keeps."""
+    tuner = Autotuner.__new__(Autotuner)
+    tuner.configs, tuner.perf_model, tuner.configs_top_k = given or configs(), None, 1.0
+    tuner.early_config_prune = by["early_config_prune"]
+    tuner.nargs = arguments
+    return tuner.prune_configs({})
+
+
+ARGUMENTS = {"a_ptr": tensor(), "b_ptr": tensor(), "c_ptr": tensor(), "M": 4096, "N": 8192, "K": 4096, "stride_am": 4096}
+
+
+def test_keeps_the_first_of_the_ranking():
+    given = configs()
+    kept = pruned(pm.prune(kernel="gemm", top_k=8, gpu="h200_sxm"), ARGUMENTS, given)
+    assert len(kept) == 8 and all(any(c is g for g in given) for c in kept)
+    best = pm.rank(pm.Gemm(4096, 8192, 4096), "h200_sxm", configs=given).top(1)[0]
+    assert {**kept[0].kwargs, "num_warps": kept[0].num_warps, "num_stages": kept[0].num_stages} == best
+
+
+def test_one_config_means_no_timing_and_the_choice_is_the_same_again():
+    first = pruned(pm.prune(top_k=1, gpu="l20"), ARGUMENTS)
+    again = pruned(pm.prune(top_k=1, gpu="l20"), ARGUMENTS)
+    assert len(first) == 1 and first[0].kwargs == again[0].kwargs
+
+
+def test_own_names():
+    by = pm.prune(top_k=3, gpu="a100", sizes={"m": "rows_a"}, fields={"block_m": "TM", "block_n": "TN", "block_k": "TK"}, dtype="fp16")
+    arguments = {"rows_a": 64, "N": 4096, "K": 4096}
+    assert len(pruned(by, arguments, configs(("TM", "TN", "TK")))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({**ARGUMENTS, "M": 0}, "m must be a whole number"),
+        ({"x": 3, "a_ptr": tensor()}, "cannot tell m"),
+        ({"M": 4, "N": 4, "K": 4}, "pass dtype="),
+        ({**ARGUMENTS, "a_ptr": tensor("torch.complex64")}, "complex64"),
+    ],
+)
+def test_warns_once_and_keeps_all(arguments, words):
+    by = pm.prune(top_k=4, gpu="h100_sxm")
+    with pytest.warns(RuntimeWarning, match=words):
+        assert len(pruned(by, arguments)) == len(TILES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(pruned(by, arguments)) == len(TILES)
+
+
+@pytest.mark.parametrize("bad", [{"top_k": 0}, {"top_k": 1.5}, {"kernel": "conv"}, {"gpu": "h999"}])
+def test_bad_decoration(bad):
+    with pytest.raises(pm.InputError):
+        pm.prune(**bad)
+
+
+def test_a_new_key_is_cheap():
+    by = pm.prune(top_k=8, gpu="h200_sxm")
+    pruned(by, ARGUMENTS)
+    times = []
+    for m in range(100, 130):
+        began = time.perf_counter()
+        pruned(by, {**ARGUMENTS, "M": m})
+        times.append(time.perf_counter() - began)
+    assert sorted(times)[len(times) // 4] < 0.006  # 2 ms on an idle core

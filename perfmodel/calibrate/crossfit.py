@@ -61,6 +61,6 @@ def _sample(sweeps: Sequence[Sweep], family: str, gpu: GpuSpec, base: FittedMode
         order = np.argsort(guess, kind="stable")
         pool = order[FAVOURITES:][guess[order[FAVOURITES:]] <= PLAUSIBLE * guess.min()]
         chosen = np.concatenate([order[:FAVOURITES], rng.choice(pool, size=min(max(each - FAVOURITES, 0), len(pool)), replace=False)])
-        frame = pd.DataFrame(s.configs.take(chosen).rows()).drop(columns=["regs", "spills", "shared"], errors="ignore")
+        frame = pd.DataFrame(s.configs.take(chosen).rows())
         frames.append(frame.assign(**s.sizes, dtype=s.dtype, latency_us=s.latency_us[chosen]))
     return pd.concat(frames, ignore_index=True)

@@ -23,11 +23,12 @@ _SPELLINGS = {
     "num_stages": ("num_stages", "stages", "ns_stages"),
     "num_ctas": ("num_ctas",),
     "regs": ("regs", "n_regs", "registers"),
-    "spills": ("spills", "n_spills", "spill_bytes"),
+    "spills": ("spills", "n_spills"),
+    "spill_bytes": ("spill_bytes",),
     "shared": ("shared", "shared_bytes", "smem_bytes"),
 }
 _CANONICAL = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
-_FACTS = ("regs", "spills", "shared")
+FACTS = ("regs", "spills", "spill_bytes", "shared")
 DEFAULTS = {"group_m": 1, "split_k": 1, "num_warps": 4, "num_stages": 3}  # Triton's own defaults for the last two
 
 
@@ -105,7 +106,7 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
     if not count:
         raise InputError("the config list is empty: give at least one config, or configs=None for the kernel's own space")
     columns = {name: _whole(raw.get(name), name, count) for name in (*required, *(n for n in DEFAULTS if n not in required))}
-    columns |= {name: _whole(raw[name], name, count) for name in _FACTS if name in raw and all(v is not None for v in raw[name])}
+    columns |= {name: _whole(raw[name], name, count) for name in FACTS if name in raw and all(v is not None for v in raw[name])}
     names = [str(v) if isinstance(v, str) else default_variant for v in raw.get("variant", [None] * count)]
     position = {v: i for i, v in enumerate(variants)}
     for i, name in enumerate(names):
@@ -132,7 +133,7 @@ def _whole(values: Any, name: str, count: int) -> Ints:
         numbers = np.array([_number(v) for v in values])
     if default is not None:
         numbers = np.where(np.isnan(numbers) | (numbers == 0), default, numbers)
-    low = 0 if name in _FACTS else 1
+    low = 0 if name in FACTS else 1
     bad = np.flatnonzero(~((numbers == np.floor(numbers)) & (numbers >= low) & (numbers <= 2**31)))
     if len(bad):
         value = list(values)[bad[0]]

@@ -58,7 +58,7 @@ class Facts:
 
 
 def facts_for(family: str, gpu: GpuSpec, dtype: str, configs: Configs) -> Facts:
-    """Facts of each config on `gpu`: the caller's own (columns regs, spills, shared) first, then stored ones, then the formula."""
+    """Facts of each config on `gpu`: the caller's own (configs.FACTS) first, then stored ones, then the formula."""
     guess = formula(gpu, dtype, configs)
     values = {name: np.array(guess[name], dtype=np.float64) for name in VALUES}
     exact = np.zeros(len(configs), dtype=bool)
@@ -69,7 +69,8 @@ def facts_for(family: str, gpu: GpuSpec, dtype: str, configs: Configs) -> Facts:
         exact = stored.keys[at] == keys
         for name in VALUES:
             values[name][exact] = stored.values[name][at[exact]]
-    for column, name, size in (("regs", "regs", 1.0), ("spills", "spill_bytes", 4.0), ("shared", "shared_bytes", 1.0)):
+    own = (("regs", "regs", 1.0), ("spills", "spill_bytes", 4.0), ("spill_bytes", "spill_bytes", 1.0), ("shared", "shared_bytes", 1.0))
+    for column, name, size in own:
         if column in configs.columns:  # Triton's n_spills counts 4-byte registers
             values[name] = np.asarray(configs[column] * size, dtype=np.float64)
     return Facts(

@@ -131,6 +131,8 @@ def rules(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs, fa
             configs.of("persistent") & (n % 8 != 0),
             "rows of C are not multiples of 16 bytes: the tensor-memory accelerator cannot store them",
         ),
+        Rule(tma & (np.maximum(bm, bn) > 256), "tile sides over 256: outside the tensor-memory accelerator's box"),
+        Rule(configs.of("tma_swap") & (bn < 64), "a transposed tile needs block_n of 64 or more"),
         Rule(split > -(-k // bk), "more splits than tiles along k"),
         Rule(configs.of("persistent") & (split > 1), "a persistent kernel does not split k"),
         Rule(bm * bn / (32.0 * warps) >= 255, "accumulators alone fill 255 registers a thread: the kernel spills", hard=False),

@@ -11,8 +11,8 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.model import FittedModel, find_model, read_model
 
-PRIOR_INTERVAL = (-math.log(1.2), math.log(1.2))
-"""log(measured / predicted) where no residual of another GPU is at hand: a stated guess of 20 % either way, not a measurement."""
+PRIOR_INTERVAL = (-math.log(1.25), math.log(1.25))
+"""log(measured / predicted) where no residual of another GPU is at hand: a stated guess of 25 % either way, not a measurement."""
 
 
 @dataclass(frozen=True, slots=True)

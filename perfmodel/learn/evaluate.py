@@ -54,7 +54,7 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
     if "correct" in frame.columns:
         frame = frame[frame["correct"].eq(True)]
     if "variant" in frame.columns:
-        frame = frame[frame["variant"].isin(module.VARIANTS)]
+        frame = frame[frame["variant"].isna() | frame["variant"].isin(module.VARIANTS)]
     if "dtype" not in frame.columns:
         frame = frame.assign(dtype=dtype or "bf16")
     elif dtype is not None:

@@ -90,7 +90,10 @@ def load_residual(path: Path, names: Sequence[str]) -> Residual:
     xgb = _xgboost()
     booster = xgb.Booster()
     try:
-        booster.load_model(bytearray(gzip.decompress(path.read_bytes())))
+        model = gzip.decompress(path.read_bytes())
+        if not model.startswith(b"{"):  # xgboost ends the process on an empty buffer
+            raise ValueError("not a model")
+        booster.load_model(bytearray(model))
     except (xgb.core.XGBoostError, OSError, EOFError, zlib.error, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "not a model"
         raise InputError(f"cannot read the model {path}: {reason}; fit it again or reinstall perfmodel") from None

@@ -23,7 +23,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.registry import aliases, files, normalise
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import parse_configs
+from perfmodel.kernels.configs import FACTS, parse_configs
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike, Operator, op_sizes
 from perfmodel.tune import environment
@@ -172,7 +172,7 @@ def _own_configs(name: str, configs: Any) -> list[dict[str, Any]] | None:
     family = kernel_family(name)
     timeable = tuple(v for v in family.VARIANTS if v != family.PLAIN)
     parsed = parse_configs(configs, required=family.REQUIRED, default_variant=timeable[0], variants=timeable)
-    return [{k: v for k, v in row.items() if k not in ("regs", "spills", "shared")} for row in parsed.rows()]
+    return [{k: v for k, v in row.items() if k not in FACTS} for row in parsed.rows()]
 
 
 def _predictions(ranking: Ranking, keys: Sequence[str], count: int | None = None) -> list[tuple[dict[str, Any], float]]:

@@ -1,0 +1,1 @@
+"""Plots: functions that take ax= and return it. The only importers of matplotlib."""

@@ -13,12 +13,12 @@ from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
-from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions, operator_model, predict_columns
-from perfmodel.library import collective, collective_rows
+from perfmodel.library import collective_rows
 from perfmodel.library.columns import read_frame, read_operator, take
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.library.registry import parts
+from perfmodel.predict_collective import predict_collective, predict_rows
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KINDS = (*OPERATOR_KINDS, "collective")
-Z_80 = 1.2816  # normal quantile of a two-sided 80 % interval
 CHUNK = 8192  # rows at a time: the working arrays of the GEMM law stay in cache
 CalibrationLike = str | Path | Calibration | None
 
@@ -35,7 +34,7 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     """Predict one operator as the library of `stack` runs it; without a stack, the answer covers the stacks' disagreement."""
     kind = getattr(op, "operator", None) or op.kind
     if kind == "collective":
-        return _collective_one(op, gpu, stack, calibration)
+        return predict_collective(op, gpu, stack, calibration)
     columns = read_operator(kind, op, stack)
     what, _ = parts(kind, columns)[0]
     found = predict_columns(gpu, what, columns, operator_model(gpu, what, calibration))
@@ -66,10 +65,9 @@ def predict_frame(
         if kind == "collective":
             at = slice(None) if rows is None else rows
             own_columns, stacks = collective_rows.read_columns(frame if rows is None else frame.iloc[rows])
-            answer, fitted = _collective(spec, own_columns, stacks, calibration)
-            spread = np.exp(Z_80 * answer.log_sigma)
-            latency = answer.latency_s * US_PER_S
-            numbers["latency_us"][at], numbers["low_us"][at], numbers["high_us"][at] = latency, latency / spread, latency * spread
+            answer, fitted, found_us = predict_rows(spec, own_columns, stacks, calibration)
+            for name, values in found_us.items():
+                numbers[name][at] = values
             bound[at], tier[at], inside[at] = answer.bound(), fitted.tier, answer.in_domain
             continue
         own = take(columns, rows) if rows is not None else columns
@@ -84,31 +82,6 @@ def predict_frame(
                 at = _positions(rows, piece, start, min(start + CHUNK, size))
                 _store(found, at, numbers, bound, tier, inside)
     return pd.DataFrame({**numbers, "bound": bound, "tier": tier, "in_domain": inside}, index=frame.index)
-
-
-def _collective(
-    spec: GpuSpec, columns: Mapping[str, Any], stack: Any, calibration: CalibrationLike
-) -> tuple[collective.CollectiveTerms, FittedModel]:
-    fitted = operator_model(spec, "collective", calibration)
-    return collective.model(spec, columns, stack, fitted.constants), fitted
-
-
-def _collective_one(op: Any, gpu: GpuSpec, stack: str | None, calibration: CalibrationLike) -> Prediction:
-    answer, fitted = _collective(gpu, collective_rows.columns(op), stack, calibration)
-    latency, spread = float(answer.latency_s[0]) * US_PER_S, float(np.exp(Z_80 * answer.log_sigma[0]))
-    terms = {name: float(np.broadcast_to(value, (1,))[0]) * US_PER_S for name, value in answer.seconds.items()}
-    detail = {"algorithm": str(answer.algorithm[0]), "protocol": str(answer.protocol[0]), "path": str(answer.path[0])}
-    return Prediction(
-        latency,
-        latency / spread,
-        latency * spread,
-        str(answer.bound()[0]),
-        terms,
-        fitted.tier,
-        bool(answer.in_domain[0]),
-        fitted.model_id,
-        detail,
-    )
 
 
 def _store(found: OperatorPredictions, at: Any, numbers: Mapping[str, npt.NDArray[np.float64]], bound: Any, tier: Any, inside: Any) -> None:

@@ -13,6 +13,7 @@ from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.model import FittedModel
+from perfmodel.predict_collective import collective_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,7 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame]) -> C
         if kind.startswith("kernel:"):
             models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)
         elif kind == "collective":
-            models[kind] = fit_collective(spec, frame)
+            models[kind] = fit_collective(spec, frame, prior=collective_model(spec, None).constants)
         else:
             models |= fit_table(kind, spec, frame)
     return Calibration(spec.name, models)

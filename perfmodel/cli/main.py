@@ -18,9 +18,10 @@ VERBS = {
     "rank": "rank Triton configs for a problem by predicted latency; needs no GPU",
     "predict": "predict one operator, or one Triton config, on a GPU",
     "tune": "time only the best-ranked configs on this machine's GPU and remember the answer",
+    "measure": "time collectives on this machine's GPUs, as rows that calibrate reads",
     "store": "show, export and import what was timed",
     "calibrate": "correct the model of a GPU with measured rows",
-    "evaluate": "score rankings against measured sweeps, beside baselines",
+    "evaluate": "score rankings and collectives against measured rows, beside baselines",
 }
 _HELP = """\
 usage: perfmodel VERB ... [--json | --csv]

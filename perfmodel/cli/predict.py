@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from perfmodel.cli import options, output
+from perfmodel.cli import collectives, options, output
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.predict import Operator
 from perfmodel.predict import predict as predict_op
@@ -45,7 +45,7 @@ def gemm(
 OPERATORS = {
     "attention": ("Attention", "Attention of one layer: softmax(Q K^T) V over a KV cache."),
     "moe": ("MoE", "The expert layers of a mixture of experts: routing, two grouped GEMMs, combining."),
-    "collective": ("Collective", "One collective between GPUs."),
+    "collective": ("Collective", "One collective between GPUs, every field by its name; predict all_reduce ... reads 16MiB too."),
     "memory": ("MemoryBound", "An operator that only moves memory: rmsnorm, rope, silu_mul, add ..."),
 }
 
@@ -134,3 +134,4 @@ def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:
 
 for _verb, (_name, _what) in OPERATORS.items():
     add_operator(_verb, _name, _what)
+collectives.add_predictions(app, answer)

@@ -128,8 +128,9 @@ def sigmas(rows: Rows, errors: Floats) -> dict[str, float]:
     """Widths of the interval by regime: the nominal quantile of |log error| over a normal's, where steps, bandwidth or launch rule."""
     terms = rows.terms({})
     share = terms.seconds["bandwidth"] / terms.latency_s
-    names = [] if rows.stack is None else list(dict.fromkeys(rows.stack))
-    eager = np.isin(rows.stack, [n for n in names if from_python(n)]) if names else np.zeros(len(rows), dtype=bool)
+    eager = np.zeros(len(rows), dtype=bool)
+    if rows.stack is not None:
+        eager = np.isin(rows.stack, [name for name in dict.fromkeys(rows.stack) if from_python(name)])
     known = physics(LAW)
     found = {}
     for name, mask in (("sigma_steps", ~eager & (share < 0.5)), ("sigma_bandwidth", share >= 0.5), ("sigma_eager", eager & (share < 0.5))):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.constants import constant_values
-from perfmodel.errors import unknown_name
+from perfmodel.errors import NoAnswerError, unknown_name
 from perfmodel.learn.collective_fit import Z80, Rows, fit_constants, held_out_errors, sigmas
 from perfmodel.learn.intervals import group_folds
 from perfmodel.library.collective import LAW
@@ -25,13 +25,22 @@ STREAMING_BYTES = 2**22  # from here on waiting is a small part of them
 REGIMES = ((0, "latency, up to 64 KiB"), (2**16 + 1, "middle, to 4 MiB"), (2**22 + 1, "bandwidth, above 4 MiB"))
 
 
-def evaluate(tables: Mapping[str, Rows], mode: str, other: Mapping[str, Rows] | None = None, folds: int = 5, seed: int = 0) -> pd.DataFrame:
+def evaluate(
+    tables: Mapping[str, Rows],
+    mode: str,
+    other: Mapping[str, Rows] | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    rest: Mapping[str, Rows] | None = None,
+    spec: Mapping[str, Mapping[str, float]] | None = None,
+) -> pd.DataFrame:
     """Errors by GPU, n_gpus, stack and regime, for one way of leaving rows out.
 
     seen: nothing left out; sizes: whole message sizes, `folds` at a time; counts: the fit on `tables`, scored on the rows of `other`
-    with a number of GPUs that it never saw; gpus: every GPU by a fit to the other ones; spec: the constants as shipped for machines
-    never measured. Columns: n, mean, median and p90 of |predicted / measured - 1|, that of the bare link bandwidth (`baseline`), and
-    the share of rows inside the 80 % interval (`coverage`).
+    with a number of GPUs that it never saw; gpus: every GPU by a fit to the other ones (of `rest`, default `tables`); spec: constants
+    fitted without that GPU, given in `spec`, else the laws' own. Columns: n, mean, median and p90 of |predicted / measured - 1|, that
+    of the bare link bandwidth (`baseline`), and the share of rows inside the 80 % interval (`coverage`). Raises NoAnswerError when no
+    row is left to score.
     """
     import pandas as pd
 
@@ -39,7 +48,7 @@ def evaluate(tables: Mapping[str, Rows], mode: str, other: Mapping[str, Rows] | 
         raise unknown_name("mode of evaluation", mode, MODES)
     pieces = []
     for name, rows in tables.items():
-        rest = [t for n, t in tables.items() if n != name]
+        others = [t for n, t in (rest or tables).items() if n != name]
         if mode == "sizes":
             for train, held in group_folds(rows.sizes, folds, seed):
                 pieces.append(_scored(rows.take(held), _fitted([rows.take(train)])))
@@ -49,10 +58,13 @@ def evaluate(tables: Mapping[str, Rows], mode: str, other: Mapping[str, Rows] | 
                 seen = set(np.unique(rows.columns["n_gpus"]))
                 pieces.append(_scored(unseen.take(np.array([n not in seen for n in unseen.columns["n_gpus"]])), _fitted([rows])))
         else:
-            constants = constant_values(LAW) if mode == "spec" else _fitted([rows] if mode == "seen" else rest)
+            own = constant_values(LAW, (spec or {}).get(name))
+            constants = own if mode == "spec" else _fitted([rows] if mode == "seen" else others)
             pieces.append(_scored(rows, constants))
-    found = pd.concat([p for p in pieces if len(p)], ignore_index=True)
-    return summary(found, ["gpu", "stack", "n_gpus", "regime"])
+    scored = [p for p in pieces if len(p)]
+    if not scored:
+        raise NoAnswerError(f"no row of {', '.join(tables)} can be scored with {mode} left out: choose one of {', '.join(MODES)}")
+    return summary(pd.concat(scored, ignore_index=True), ["gpu", "stack", "n_gpus", "regime"])
 
 
 def summary(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

@@ -47,7 +47,7 @@ def candidates(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     unit = US * scale
     launch = k["launch_us"] * unit
     own = np.where(cast | ~nv, 0.0, s / n / (links.wire * k["own_rate"]))
-    gain = warp_gain(s / n, k["warp_gain"], k["warp_full_bytes"])
+    gain = warp_gain(s / n, k["warp_gain"], k["warp_full_bytes"]) * np.where(q.old, k["old_ll"], 1.0)
     fill_share = np.where(nv, np.where(cast, k["stream_fill"], k["simple_fill"]), k["pcie_simple_fill"])
     ringed = reduce_all | gather | scatter | cast
     found: list[Candidate] = []
@@ -140,7 +140,7 @@ def _send_recv(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     peer = np.where(links.nvlink, k["direct_peer_us"], k["pcie_direct_peer_us"]) * unit
     small = s / n <= k["direct_ll_bytes"]
     fill_share = np.where(links.nvlink, np.where(pair, k["stream_fill"], k["direct_fill"]), k["pcie_direct_fill"])
-    start_us = np.where(links.nvlink, k["direct_start_us"], k["pcie_direct_start_us"])
+    start_us = np.where(links.nvlink, k["direct_start_us"], k["pcie_direct_start_us"]) * np.where(q.old, k["direct_old_start"], 1.0)
     ll_share = np.where(links.nvlink, k["direct_ll_share"], _by_path(q, k, "ll_share"))
     low = direct(
         s,
@@ -149,7 +149,7 @@ def _send_recv(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
         rate * ll_share,
         nic * ll_share,
         launch + np.full(q.rows, k["direct_ll_start_us"] * unit),
-        peer,
+        peer + np.where(q.old, k["direct_old_peer_us"], 0.0) * unit,
         k["net_ll_hop_us"] * US,
         own,
     )

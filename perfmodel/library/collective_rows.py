@@ -12,13 +12,14 @@ from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.collective_links import Links, resolve_links
-from perfmodel.library.collective_stacks import parse_stack
+from perfmodel.library.collective_stacks import parse_stack, version_key
 from perfmodel.ops.collective import MAX_BYTES, Collective, collective_kind
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NAMES = {"op": "kind", "num_gpus": "n_gpus", "impl": "stack", "framework_version": "version", "num_nodes": "nodes", "size": "message_bytes"}
+NEW_NCCL = (2, 27)  # send/recv and LL changed between 2.23 and 2.27.3, as rows of both on one kind of host show
 Floats = npt.NDArray[np.float64]
 
 
@@ -77,6 +78,9 @@ class Question:
         self.graph = np.array([g for _, _, g in self.stacks], dtype=bool)[self.stack_code]
         self.torch = np.array([name == "torch" for name, _, _ in self.stacks], dtype=bool)[self.stack_code]
         self.versions, self.version_code = levels(columns.get("version", ""), self.rows)
+        nccl = np.array([name in ("nccl", "torch") for name, _, _ in self.stacks], dtype=bool)[self.stack_code]
+        before = np.array([version_key(v) < NEW_NCCL for v in self.versions], dtype=bool)[self.version_code]
+        self.old = nccl & before
 
 
 def _check(name: str, values: Floats, low: int) -> None:

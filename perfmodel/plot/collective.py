@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.dtypes import dtype as find_dtype
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.collective_fit import Z80
@@ -40,21 +41,23 @@ def latency(
     stack: str = "nccl",
     constants: Mapping[str, float] | None = None,
     measured: pd.DataFrame | None = None,
+    label: str | None = None,
     ax: Axes | None = None,
     **columns: Any,
 ) -> Axes:
-    """Latency (microseconds) over message size with its 80 % band, broken where algorithm or protocol change; `measured` as points."""
+    """Latency (microseconds) over message size with its 80 % band; algorithm and protocol named where they change; `measured` as points."""
     ax = _axes(ax)
     sizes, terms = curve(gpu, kind, n_gpus, stack, constants, **columns)
     micro = terms.latency_s * US_PER_S
-    (line,) = ax.plot(sizes, micro, label=f"{find_gpu(gpu).name}, {n_gpus} GPUs, {stack}")
+    (line,) = ax.plot(sizes, micro, label=label or f"{find_gpu(gpu).name}, {n_gpus} GPUs, {stack}")
     width = np.exp(Z80 * terms.log_sigma)
     ax.fill_between(sizes, micro / width, micro * width, alpha=0.15, color=line.get_color())
     for i, name in _changes(terms):
-        ax.axvline(sizes[i], lw=0.5, ls=":", color=line.get_color())
-        ax.annotate(name, (sizes[i], micro[i]), fontsize=7, rotation=90, va="bottom", color=line.get_color())
+        if i > 0:
+            ax.axvline(sizes[i], lw=0.5, ls=":", color=line.get_color())
+        ax.annotate(name, (sizes[i], micro[i]), (2, 8), textcoords="offset points", fontsize=8, rotation=60, color=line.get_color())
     if measured is not None:
-        points = _matching(measured, kind, n_gpus, stack)
+        points = _matching(measured, kind, n_gpus, stack, columns)
         ax.plot(points["message_bytes"], points["latency_us"], "o", ms=4, mfc="none", color=line.get_color(), label="measured")
     ax.set(xscale="log", yscale="log", xlabel="message (bytes)", ylabel="latency (us)", title=kind)
     ax.legend(fontsize=8)
@@ -69,6 +72,7 @@ def bus_bandwidth(
     stack: str = "nccl",
     constants: Mapping[str, float] | None = None,
     measured: pd.DataFrame | None = None,
+    label: str | None = None,
     ax: Axes | None = None,
     **columns: Any,
 ) -> Axes:
@@ -76,9 +80,9 @@ def bus_bandwidth(
     ax = _axes(ax)
     sizes, terms = curve(gpu, kind, n_gpus, stack, constants, **columns)
     factor = float(bus_factor(collective_kind(kind), n_gpus))
-    (line,) = ax.plot(sizes, factor * sizes / terms.latency_s / GB, label=f"{find_gpu(gpu).name}, {n_gpus} GPUs, {stack}")
+    (line,) = ax.plot(sizes, factor * sizes / terms.latency_s / GB, label=label or f"{find_gpu(gpu).name}, {n_gpus} GPUs, {stack}")
     if measured is not None:
-        points = _matching(measured, kind, n_gpus, stack)
+        points = _matching(measured, kind, n_gpus, stack, columns)
         rate = factor * points["message_bytes"] / points["latency_us"] * US_PER_S / GB
         ax.plot(points["message_bytes"], rate, "o", ms=4, mfc="none", color=line.get_color(), label="measured")
     ax.set(xscale="log", xlabel="message (bytes)", ylabel="bus bandwidth (GB/s)", title=kind)
@@ -91,9 +95,17 @@ def _changes(terms: CollectiveTerms) -> list[tuple[int, str]]:
     return [(i, name) for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
 
 
-def _matching(measured: pd.DataFrame, kind: str, n_gpus: int, stack: str) -> pd.DataFrame:
+def _matching(measured: pd.DataFrame, kind: str, n_gpus: int, stack: str, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows of that question; element types count as equal where the model does (one byte or more)."""
     found = measured[(measured["kind"].map(collective_kind) == collective_kind(kind)) & (measured["n_gpus"] == n_gpus)]
-    return found[found["stack"] == stack] if "stack" in found.columns else found
+    if "stack" in found.columns:
+        found = found[found["stack"] == stack]
+    if "dtype" in found.columns:
+        narrow = find_dtype(columns.get("dtype", "bf16")).a_bytes < 2
+        found = found[found["dtype"].map(lambda d: find_dtype(d).a_bytes < 2) == narrow]
+    if "version" in columns and "version" in found.columns:
+        found = found[found["version"] == columns["version"]]
+    return found
 
 
 def _axes(ax: Axes | None) -> Axes:

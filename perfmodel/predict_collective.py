@@ -1,0 +1,63 @@
+"""predict and predict_table for collectives: which fitted model answers, and its answer with interval, algorithm and protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.collective_fit import Z80
+from perfmodel.learn.model import FittedModel, find_model
+from perfmodel.library.collective import LAW, CollectiveTerms, columns, model
+from perfmodel.ops.collective import Collective
+from perfmodel.prediction import Prediction
+from perfmodel.units import US_PER_S
+
+OUTSIDE = 2.0
+"""Widening of the interval (in logs) outside the GPU counts, nodes and bytes that the model was fitted on: a stated guess."""
+CalibrationLike = str | Path | Calibration | None
+
+
+def collective_model(gpu: GpuSpec, calibration: CalibrationLike) -> FittedModel:
+    """The model that answers for a GPU: as `resolve` says; the spec tier of a measured GPU is the universal model fitted without it."""
+    found = resolve(gpu, LAW, calibration)
+    if found.tier == "spec" and not found.constants:
+        return find_model("universal", f"{LAW}_without_{gpu.name}") or found
+    return found
+
+
+def predict_rows(
+    gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, calibration: CalibrationLike
+) -> tuple[CollectiveTerms, FittedModel, dict[str, Any]]:
+    """(terms, model, latency_us / low_us / high_us) of checked columns. in_domain counts the model's own range, but small messages in."""
+    fitted = collective_model(gpu, calibration)
+    terms = model(gpu, columns_, stack, fitted.constants)
+    smallest = fitted.envelope.get("log2_bytes", (0.0, 0.0))[0]  # below it steps rule, and they do not change with bytes
+    seen = fitted.in_domain({**terms.features, "log2_bytes": np.maximum(terms.features["log2_bytes"], smallest)}, len(terms.latency_s))
+    terms = dataclasses.replace(terms, in_domain=terms.in_domain & seen)
+    latency, spread = terms.latency_s * US_PER_S, np.exp(Z80 * terms.log_sigma * np.where(terms.in_domain, 1.0, OUTSIDE))
+    return terms, fitted, {"latency_us": latency, "low_us": latency / spread, "high_us": latency * spread}
+
+
+def predict_collective(op: Collective, gpu: GpuSpec, stack: str | None, calibration: CalibrationLike) -> Prediction:
+    """One collective; `detail` names algorithm, protocol and path."""
+    terms, fitted, numbers = predict_rows(gpu, columns(op), stack, calibration)
+    return Prediction(
+        **{name: float(value[0]) for name, value in numbers.items()},
+        bound=str(terms.bound()[0]),
+        terms={name: float(value[0]) * US_PER_S for name, value in terms.seconds.items()},
+        tier=fitted.tier,
+        in_domain=bool(terms.in_domain[0]),
+        model_id=fitted.model_id,
+        detail={
+            "algorithm": str(terms.algorithm[0]),
+            "protocol": str(terms.protocol[0]),
+            "path": str(terms.path[0]),
+            "stack": stack or "nccl",
+        },
+    )

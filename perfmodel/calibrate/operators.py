@@ -13,10 +13,12 @@ from scipy.optimize import least_squares
 
 from perfmodel.analytic.constants import physics
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.learn.boost import OWN, SHARED, boost
+from perfmodel.learn import kriging
+from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, interval_group, operator_terms
+from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, visible
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.units import US_PER_S
@@ -26,10 +28,11 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 SHARED_ROWS, OWN_ROWS, CONSTANT_ROWS = 16_000, 40_000, 600  # rows a GPU: shared tree, own tree, constants
-SHARED_ROUNDS, OWN_ROUNDS = 160, 260
+SHARED_ROUNDS, NAMED_ROUNDS, OWN_ROUNDS = 130, 120, 260  # the shared tree: rounds without names, then rounds that may use them
 ANY_SHARE = 0.3  # rows repeated without stack and kernel, so that the tree also answers for "any"
 FIXED = (
-    "max_splits", "idle_share", "pj_mma", "pj_wgmma", "pj_7nm", "pj_tcgen", "pj_per_byte", "constant_data_power", "power_power",
+    "max_splits", "split_tokens", "idle_share", "pj_mma", "pj_wgmma", "pj_7nm", "pj_tcgen", "pj_per_byte",
+    "constant_data_power", "power_power",
     "narrow_share",
     "inline_ecc_share", "copies_any", "copies_vllm", "copies_sglang", "copies_trtllm", "copies_torch",
 )  # fmt: skip
@@ -63,8 +66,8 @@ class Rows:
 
     def without_names(self) -> Rows:
         """The same rows as if nobody had said which stack and kernel ran."""
-        blank = np.zeros(len(self))
-        return Rows(self.what, {**self.columns, "stack": blank, "kernel": blank}, self.log_latency, self.gpu, self.shape)
+        unnamed = np.zeros(len(self))
+        return Rows(self.what, {**self.columns, "stack": unnamed, "kernel": unnamed}, self.log_latency, self.gpu, self.shape)
 
 
 def read_rows(what: str, frame: pd.DataFrame) -> Rows:
@@ -101,26 +104,27 @@ def law_of(rows: Rows, constants: Mapping[str, float]) -> tuple[Floats, dict[str
     return log_law, features
 
 
-def fit_constants(rows: Rows, evaluations: int = 16) -> dict[str, float]:
+def fit_constants(rows: Rows, evaluations: int = 16, start: Mapping[str, float] | None = None, pull: float = 1.0) -> dict[str, float]:
     """Constants of the law, one value for all the GPUs of `rows`, by robust least squares over their logs within their stated ranges.
 
-    GPUs count alike. A prior of standard deviation SLACK keeps what the rows do not identify at its stated value.
+    GPUs count alike. A prior of standard deviation SLACK / pull keeps what the rows do not identify at its stated value, or at `start`.
     """
     rows = sample(rows, CONSTANT_ROWS)
     known = {n: c for n, c in physics(MODELS[rows.what].law).items() if c.high > c.low and c.value > 0 and n not in FIXED}
-    value = np.array([c.value for c in known.values()])
+    value = np.array([(start or {}).get(n, c.value) for n, c in known.items()])
     low = np.log(np.maximum([c.low for c in known.values()], value * 0.01) / value) - 1e-6
     high = np.log(np.array([c.high for c in known.values()]) / value) + 1e-6
     count = {name: int((rows.gpu == name).sum()) for name in rows.gpus}
     weight = np.sqrt(len(rows) / len(count) / np.array([count[name] for name in rows.gpu.tolist()]))
-    prior = 0.008 * np.sqrt(len(rows)) / SLACK * 0.3
+    prior = pull * 0.008 * np.sqrt(len(rows)) / SLACK * 0.3
 
     def residuals(x: Floats) -> Floats:
         log_law, _ = law_of(rows, dict(zip(known, value * np.exp(x), strict=True)))
         return np.concatenate([weight * (rows.log_latency - log_law), prior * x])
 
+    bounds = (np.minimum(low, -1e-6), np.maximum(high, 1e-6))
     found = least_squares(
-        residuals, np.zeros(len(known)), bounds=(low, high), diff_step=1e-2, max_nfev=evaluations, loss="soft_l1", f_scale=0.15
+        residuals, np.zeros(len(known)), bounds=bounds, diff_step=1e-2, max_nfev=evaluations, loss="soft_l1", f_scale=0.15
     )
     return {name: float(f"{v:.6g}") for name, v in zip(known, value * np.exp(found.x), strict=True)}
 
@@ -129,17 +133,23 @@ def fit_shared(rows: Rows, robust: bool = True) -> FittedModel:
     """The universal model of `rows`: constants and tree, every GPU with the same weight. Its interval is set by `with_widths`."""
     constants = fit_constants(rows)
     rows = sample(rows, SHARED_ROWS)
-    blank = np.random.default_rng(1).random(len(rows)) < ANY_SHARE
-    both = [rows, rows.take(blank).without_names()]
+    unnamed = np.random.default_rng(1).random(len(rows)) < ANY_SHARE
+    both = [rows, rows.take(unnamed).without_names()]
     pieces = [law_of(part, constants) for part in both]
     target = np.concatenate([part.log_latency - log_law for part, (log_law, _) in zip(both, pieces, strict=True)])
     features = {name: np.concatenate([f[name] for _, f in pieces]) for name in pieces[0][1]}
     gpu = np.concatenate([part.gpu for part in both])
     count = {name: int((gpu == name).sum()) for name in rows.gpus}
     weight = np.array([len(gpu) / len(count) / count[name] for name in gpu.tolist()])
-    tree = boost(features, target, weight, rounds=SHARED_ROUNDS, params=SHARED, robust=robust)
+    nameless = blank(features)
+    tree = boost(nameless, target, weight, rounds=SHARED_ROUNDS, params=SHARED, robust=robust)
+    doubled = {name: np.concatenate([features[name], nameless[name]]) for name in features}
+    twice = np.concatenate([target, target]), np.concatenate([weight, weight])
+    tree = boost(doubled, *twice, rounds=NAMED_ROUNDS, params=NAMED, robust=robust, start=tree)
+    archs = {name: find_gpu(name).arch for name in rows.gpus}
+    facts = {**card(rows), CARD_KEY: known_pairs([archs[name] for name in gpu.tolist()], features)}
     return FittedModel(
-        f"universal:{rows.what}:{digest(rows)}", "spec", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), card(rows)
+        f"universal:{rows.what}:{digest(rows)}", "spec", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), facts
     )
 
 
@@ -168,8 +178,8 @@ def fit_own(rows: Rows) -> FittedModel:
 
 def _own_tree(rows: Rows) -> FittedModel:
     constants = fit_constants(rows, evaluations=12)
-    blank = np.random.default_rng(2).random(len(rows)) < ANY_SHARE
-    both = [rows, rows.take(blank).without_names()]
+    unnamed = np.random.default_rng(2).random(len(rows)) < ANY_SHARE
+    both = [rows, rows.take(unnamed).without_names()]
     pieces = [law_of(part, constants) for part in both]
     target = np.concatenate([part.log_latency - log_law for part, (log_law, _) in zip(both, pieces, strict=True)])
     features = {name: np.concatenate([f[name] for _, f in pieces]) for name in pieces[0][1]}
@@ -181,7 +191,15 @@ def _own_tree(rows: Rows) -> FittedModel:
 def predict_log(model: FittedModel, rows: Rows) -> Floats:
     """Log of the predicted latency in seconds."""
     log_law, features = law_of(rows, model.constants)
-    return log_law if model.residual is None else log_law + model.residual.log_ratio(features, len(rows))
+    more = kriging.log_ratio(model.card[kriging.CARD_KEY], rows.columns, log_law) if kriging.CARD_KEY in model.card else 0.0
+    if model.residual is None:
+        return log_law + more
+    log_law = log_law + more
+    for name in rows.gpus:
+        at = np.flatnonzero(rows.gpu == name)
+        seen = visible(model.card, find_gpu(name).arch, {key: values[at] for key, values in features.items()})
+        log_law[at] += model.residual.log_ratio(seen, len(at))
+    return log_law
 
 
 def shape_folds(rows: Rows, folds: int, seed: int = 0) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:

@@ -14,6 +14,8 @@ Floats = npt.NDArray[np.float64]
 
 SHARED = {"max_depth": 5, "eta": 0.1, "min_child_weight": 30.0, "subsample": 0.7, "colsample_bytree": 0.6, "reg_lambda": 5.0}
 """One tree for all GPUs: leaves of many rows, so that it learns what GPUs have in common."""
+NAMED = {"max_depth": 6, "eta": 0.1, "min_child_weight": 15.0, "subsample": 0.8, "colsample_bytree": 0.8, "reg_lambda": 3.0}
+"""Rounds of that tree which may use stack and kernel: deeper, because they only speak where the same code was measured."""
 OWN = {"max_depth": 7, "eta": 0.1, "min_child_weight": 6.0, "subsample": 0.9, "colsample_bytree": 0.9, "reg_lambda": 2.0}
 """The tree of one GPU with thousands of rows."""
 CORRECTION = {"max_depth": 3, "eta": 0.08, "min_child_weight": 3.0, "subsample": 0.8, "colsample_bytree": 0.5, "reg_lambda": 4.0}

@@ -16,9 +16,11 @@ from perfmodel._resources import layers
 from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn import kriging
 from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.flat import log_ratio_of_one
 from perfmodel.learn.model import FittedModel, read_model
+from perfmodel.learn.transfer import visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.units import US_PER_S
@@ -108,9 +110,10 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     latency = terms.latency_s * US_PER_S
     if model.residual is not None:
         one = length == 1
-        latency = latency * np.exp(
-            log_ratio_of_one(model.residual, terms.features) if one else model.residual.log_ratio(terms.features, length)
-        )
+        features = visible(model.card, gpu.arch, terms.features)
+        latency = latency * np.exp(log_ratio_of_one(model.residual, features) if one else model.residual.log_ratio(features, length))
+    if kriging.CARD_KEY in model.card:
+        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(terms.latency_s)))
     half = half_widths(model, gpu, latency, columns["stack"])
     spread = np.exp(half)
     return OperatorPredictions(latency, latency / spread, latency * spread, terms, model, _in_domain(model, gpu, terms, columns))

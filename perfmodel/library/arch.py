@@ -33,7 +33,10 @@ def cache(gpu: GpuSpec, constants: Mapping[str, float]) -> tuple[float, float]:
     Source: NVIDIA A100 whitepaper, "A100 L2 Cache": each partition caches data for its own SMs; the same on H100 and B200.
     """
     if gpu.capability in ((8, 0), (9, 0), (10, 0)):
-        return gpu.l2_bytes * constants["partition_share"], constants["partition_sharpness"]
+        share = constants["partition_share"]
+        if gpu.capability != (8, 0):
+            share = constants.get("partition_share_hopper", share)  # a law with rows of both tells them apart
+        return gpu.l2_bytes * share, constants["partition_sharpness"]
     return gpu.l2_bytes * constants["usable_cache"], constants["cache_sharpness"]
 
 

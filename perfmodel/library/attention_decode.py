@@ -3,80 +3,148 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
+from perfmodel.library.attention_paths import PATH, PATHS, family
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
+from perfmodel.library.names import KERNELS
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_attention_decode"
-KV_BLOCK = 64.0  # tokens of a KV tile: FlashAttention-2 and -3 decode kernels use 64 to 128
+KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
+_FA2, _FA3, _FA4, _FLASHINFER, _TRITON, _TRTLLM = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm"))
+_UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
+_UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
+_ROWS = np.array([64.0 if name in ("fa2", "fa3", "fa4") else 16.0 for name in KERNELS])  # query rows that a multiply is padded to
+XQA_GROUP = 32  # widest group of TensorRT-LLM's XQA kernels; wider ones run one query head at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a kernel cuts the work: query heads that share a pass over the keys, blocks along the keys, and whether a combine follows."""
+
+    passes: Floats  # passes over the keys of one KV head: 1 where its query heads are packed into one tile
+    rows: Floats  # padded query rows of a pass
+    splits: Floats
+
+
+def plan(
+    gpu: GpuSpec, stack: npt.NDArray[np.intp], kernel: npt.NDArray[np.intp], columns: Mapping[str, Floats], seen: Floats, fp8: Floats,
+    c: Mapping[str, float],
+) -> Plan:  # fmt: skip
+    """Packing and splits of each row.
+
+    FlashAttention-2 packs the query heads of a KV head only without a window, and its variable-length call (vLLM) splits the keys only
+    when it packs; FlashAttention-3 splits from five key blocks on. TensorRT-LLM packs groups of 2 to 32 (XQA) and runs one query head at
+    a time otherwise; its mma.sync XQA kernels for an fp8 cache do not split. Source: public kernels (flash_api.cpp,
+    heuristics.h of flash-attention 2.7; XQA of TensorRT-LLM); public rows: window on over off = group (2 to 50) for FlashAttention-2 alone,
+    8x from group 48 on for TensorRT-LLM, time = 18 ns x tokens for one unsplit head on L40S.
+    """
+    group = columns["q_heads"] / columns["kv_heads"]
+    fa2, trtllm = kernel == _FA2, kernel == _TRTLLM
+    apart = (fa2 & (columns["window"] > 0)) | (trtllm & (group > XQA_GROUP))
+    tile = _ROWS[kernel]
+    passes = np.where(apart, group, np.ceil(group / np.maximum(tile, 64.0)))
+    rows = np.ceil(np.where(apart, 1.0, np.minimum(group, 64.0)) / tile) * tile
+    xqa_alone = trtllm & (fp8 > 0) & (group > 1) & ~apart & (not warpgroup_path(gpu))
+    whole = xqa_alone | (fa2 & (stack == 1) & (apart | (group == 1)))
+    block = c["split_tokens"] * np.where(fa2 | (kernel == _FA3), np.clip(128.0 / columns["head_dim"], 0.5, 2.0), 1.0)
+    fewest = np.where(kernel == _FA3, 4.0, 1.0)
+    blocks = np.ceil(seen / block)
+    slots = gpu.sms * c["blocks_per_sm"]
+    units = columns["batch"] * columns["kv_heads"] * passes
+    most = np.where(kernel == _TRITON, np.where(stack == 1, c["max_splits_vllm_triton"], c["max_splits_sglang_triton"]), c["max_splits"])
+    splits = np.where(whole | (blocks <= fewest), 1.0, np.clip(np.floor(slots / units), 1.0, np.minimum(blocks, most)))
+    return Plan(passes, rows, splits)
+
+
+def xqa_hopper(gpu: GpuSpec, kernel: npt.NDArray[np.intp], fp8: Floats, group: Floats) -> npt.NDArray[np.bool_]:
+    """Rows that TensorRT-LLM runs with its warp-group XQA kernel: fp8 cache, a group that packs, sm_90."""
+    found: npt.NDArray[np.bool_] = (kernel == _TRTLLM) & (fp8 > 0) & (group > 1) & (group <= XQA_GROUP) & warpgroup_path(gpu)
+    return found
 
 
 def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
     """Terms of n decode calls.
 
-        t = floor x launches + overlap(DRAM, L2, tensor, exp, chain) + combine
+        t = floor x launches + overlap(DRAM, L2, multiplies, exp, chain) + combine
 
-    Keys seen L = min(kv_len, window). Bytes = 2 b h_kv L d each. Work units = b h_kv ceil(G / 64) x splits, with splits as many as
-    idle SM slots allow at KV_BLOCK tokens or more; chain = fixed cycles of a unit + its KV tiles x cycles a tile.
-    G query heads share a KV head and are padded to 16 rows of the multiply. KV smaller than L2 stays there between calls.
-    Source: Flash-Decoding (pytorch.org, 2023); FlashAttention-2, arXiv 2307.08691. Valid: kv_len 1 to 2^20, head_dim 64 to 256.
-    Evidence: 237,000 public rows of four GPUs; `python -m perfmodel.calibrate.evaluate_operators attention_decode`.
+    Keys seen L = min(kv_len, window). Bytes = 2 b h_kv L d each, read once from DRAM unless they fit in L2 and once a pass from L2
+    (`plan`). Work units = b h_kv x passes x splits; chain = fixed cycles of a unit + its KV tiles x (cycles + latencies) a tile.
+    Launches: those of the stack and kernel, one more for an fp8 cache that is not read as it is, one more for variable-length batches of
+    FlashAttention (metadata), one more for the combine pass of split keys, which then adds up one split after the other.
+    Source: Flash-Decoding (pytorch.org, 2023); FlashAttention-2, arXiv 2307.08691. Valid: kv_len 1 to 2^20, head_dim 64 to 512.
+    Evidence: 238,000 public rows of five GPUs; `python -m perfmodel.calibrate.evaluate_operators attention_decode`.
     """
-    code, kv_code = columns["dtype"].astype(np.intp), columns["kv_dtype"].astype(np.intp)
+    kv_code = columns["kv_dtype"].astype(np.intp)
     stack = columns["stack"].astype(np.intp)
     kv_bytes = names.A_BYTES[kv_code]
+    fp8 = np.where(kv_bytes < 2, 1.0, 0.0)
     kernel = likely_attention_kernel(gpu, stack, columns["kernel"].astype(np.intp), kv_bytes < 2)
-    batch, kv_heads, dim, window = columns["batch"], columns["kv_heads"], columns["head_dim"], columns["window"]
-    group = columns["q_heads"] / kv_heads
+    path = PATH[stack, kernel]
+    batch, kv_heads, q_heads, dim, window = (columns[k] for k in ("batch", "kv_heads", "q_heads", "head_dim", "window"))
+    group = q_heads / kv_heads
     seen = np.where(window > 0, np.minimum(columns["kv_len"], window), columns["kv_len"])
     clock, sms = gpu.max_clock_hz, float(gpu.sms)
-    rate = gpu.tensor_rate("bf16")
+    cut = plan(gpu, stack, kernel, columns, seen, fp8, c)
+    splits, passes = cut.splits, cut.passes
+    edge = np.where((window > 0) & (columns["kv_len"] > window), c["window_edge_tokens"], 0.0)  # blocks that a window cuts
 
-    pairs = batch * kv_heads * np.ceil(group / 64.0)
-    slots = sms * c["blocks_per_sm"]
-    splits = np.clip(np.floor(slots / pairs), 1.0, np.clip(np.floor(seen / KV_BLOCK), 1.0, c["max_splits"]))
-    units = pairs * splits
-    waves = units / slots
+    units = batch * kv_heads * passes * splits
+    waves = units / (sms * c["blocks_per_sm"])
     share = np.where(waves <= 1.0, 1.0, c["tail_weight"] * np.ceil(waves) + (1.0 - c["tail_weight"]) * waves)
-    tiles = np.ceil(seen / splits / KV_BLOCK)
-    chain = share * (c["unit_cycles"] + tiles * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0)) / clock
+    tiles = np.ceil((seen + edge) / splits / KV_BLOCK)
+    tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * kv_bytes / 2.0) / clock + c["tile_latencies"] * gpu.dram_latency_s
+    unit_s = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]] / clock
+    chain = share * (unit_s + tiles * tile_s * np.where(kernel == _TRITON, c["triton_chain"], 1.0))
 
-    held = 2.0 * batch * kv_heads * np.ceil(seen / KV_BLOCK) * KV_BLOCK * dim * kv_bytes  # whole tiles are loaded
-    small = 2.0 * batch * columns["q_heads"] * dim * 2.0
+    held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
+    small = 2.0 * batch * q_heads * dim * 2.0
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(held, capacity, sharpness)
     active = np.minimum(units / c["blocks_per_sm"], sms)
     dram = dram_seconds(
         held * cold + small, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
     )
-    l2 = (held + small) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * sms / np.maximum(active, 1.0)
-    rows = np.ceil(group / 16.0) * 16.0
-    elements = batch * kv_heads * rows * seen * sms / np.maximum(active, 1.0)
+    idle = sms / np.maximum(active, 1.0)
+    l2 = (held * passes + small) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * idle
+    elements = batch * kv_heads * passes * cut.rows * (seen + edge) * idle
+    rate = gpu.tensor_rate("bf16")
     tensor = 4.0 * elements * dim / (rate * c["tensor_share_wgmma" if warpgroup_path(gpu) else "tensor_share_mma"])
     exp = elements / (gpu.sfu_per_clock_per_sm * sms * clock)
-    combine = np.where(
-        splits > 1, c["combine_latencies"] * gpu.dram_latency_s + batch * columns["q_heads"] * dim * 4.0 * splits / gpu.l2_bytes_per_s, 0.0
-    )
-    fixed = stack_values(c, "launches", stack) * launch_floor_s(gpu, c) + c["sequence_ns"] * 1e-9 * batch
-    latency = fixed + overlap(c["overlap_power"], dram, l2, tensor + exp, chain) + combine
+    convert = fp8 * held * passes * idle / (_convert(kernel, dim, c) * sms * clock)  # one byte an element
+    floor = launch_floor_s(gpu, c)
+    calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
+    calls = calls + fp8 * stack_values(c, "fp8_launches", stack)
+    calls = calls * np.where(xqa_hopper(gpu, kernel, fp8, group), c["xqa_hopper_launches"], 1.0)
+    varlen = (stack == 1) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
+    calls = calls + c["varlen_launches"] * varlen
+    split = splits > 1
+    fixed = calls * floor + c["sequence_ns"] * 1e-9 * batch
+    cycles = np.where(kernel == _FA2, c["combine_split_cycles_fa2"], c["combine_split_cycles"])
+    per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
+    combine = split * (c["combine_launches"] * floor + splits * per_split)
+    latency = fixed + overlap(c["overlap_power"], dram, l2, tensor + exp + convert, chain) + combine
     one = np.ones_like(latency)
     features = {
         "dram": np.log(dram / latency),
         "l2": np.log(l2 / latency),
-        "tensor": np.log(tensor / latency),
-        "exp": np.log(exp / latency),
+        "tensor": np.log((tensor + exp) / latency),
+        "convert": convert / latency,
         "chain": np.log(chain / latency),
         "fixed": np.log(fixed / latency),
         "combine": combine / latency,
         "waves": np.log(waves),
         "tail": np.ceil(waves) / waves,
         "splits": np.log2(splits),
+        "passes": np.log2(passes),
         "pairs_per_sm": np.log(batch * kv_heads / sms),
         "cache_in_l2": np.log(held / capacity),
         "log2_seen": np.log2(seen),
@@ -86,11 +154,20 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "group": group,
         "head_dim": dim,
         "windowed": (window > 0) * one,
-        "fp8_cache": (kv_bytes < 2) * one,
-        "warpgroup": one * warpgroup_path(gpu),
-        "dtype": code.astype(np.float64),
+        "fp8_cache": fp8,
+        "path": path.astype(np.float64),
         "stack": stack.astype(np.float64),
         "kernel": kernel.astype(np.float64),
     }
-    seconds = {"dram": dram, "l2": l2, "tensor": tensor, "exp": exp, "kv chain": chain, "combine": combine, "launch": fixed}
+    seconds = {
+        "dram": dram, "l2": l2, "tensor": tensor, "exp": exp, "conversion": convert, "kv chain": chain, "combine": combine, "launch": fixed
+    }  # fmt: skip
     return OperatorTerms(latency, seconds, features)
+
+
+def _convert(kernel: npt.NDArray[np.intp], dim: Floats, c: Mapping[str, float]) -> Floats:
+    """fp8 elements a clock and SM that a kernel turns into what it multiplies; FlashAttention-3 also transposes V, slower in wide heads."""
+    table = np.full(len(KERNELS), c["convert_per_clock"])
+    table[_TRITON] = c["convert_per_clock_triton"]
+    table[_FA3] = c["convert_per_clock_fa3"]
+    return np.asarray(np.where((kernel == _FA3) & (dim > 128), 0.5, 1.0) * table[kernel], dtype=np.float64)

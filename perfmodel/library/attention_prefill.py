@@ -11,13 +11,19 @@ from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
+from perfmodel.library.attention_paths import PATH, PATHS, family
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
-from perfmodel.library.names import KERNELS
+from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.attention import visited_pairs
 
 LAW = "library_attention_prefill"
 Q_BLOCK, KV_BLOCK = 128.0, 64.0  # query rows and keys of a tile (FlashAttention-2: 128 x 64 to 128 x 128)
+_FLASHINFER, _TRITON, _TRTLLM, _FA3 = (KERNELS.index(k) for k in ("flashinfer", "triton", "trtllm", "fa3"))
+_UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
+_UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
+_SGLANG = STACKS.index("sglang")
+FP8_HEADS = (64, 128, 192, 256)  # head dims that fp8 multiplies were measured at
 _NATIVE = np.array([name in ("fa3", "fa4", "trtllm", "cudnn", "triton") for name in KERNELS])  # kernels with a warp-group path
 
 
@@ -26,7 +32,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
         t = floor x launches + overlap(SM, DRAM, L2),   SM = max(power, overlap(tensor, exp), chain) nearly
 
-    Visited pairs are exact and enlarged by half a KV tile a query on the causal edge and, in a window, on both. Tensor flop = 4 d a pair;
+    Visited pairs are exact, enlarged by part of a tile a query on the causal edge and, in a window, on both, and by the empty rows of the
+    last query tile; SGLang's FlashInfer and Triton calls visit every block whatever the window (public rows: windowed over full = 0.96 to
+    2). Tensor flop = 4 d a pair;
     one exponential a pair at the special-function rate. Units = b h ceil(q / 128); chain = KV tiles of the longest unit. Heads wider than
     128 lose tensor efficiency (registers); heads of 64 do half the multiplies an exponential.
     Source: FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608 (exp throughput). Valid: head_dim 64 to 256.
@@ -36,30 +44,44 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     stack = columns["stack"].astype(np.intp)
     kv_bytes, q_bytes = names.A_BYTES[kv_code], names.A_BYTES[code]
     kernel = likely_attention_kernel(gpu, stack, columns["kernel"].astype(np.intp), kv_bytes < 2)
+    grouped = warpgroup_path(gpu)
+    fp8_math = (q_bytes < 2) | ((kernel == _TRTLLM) & (kv_bytes < 2) & grouped)  # TensorRT-LLM on sm_90 multiplies in the cache's type
     batch, q_heads, kv_heads, dim = columns["batch"], columns["q_heads"], columns["kv_heads"], columns["head_dim"]
     q_len, kv_len, window = columns["q_len"], columns["kv_len"], columns["window"]
     clock, sms = gpu.max_clock_hz, float(gpu.sms)
-    grouped = warpgroup_path(gpu)
 
+    blind = (stack == _SGLANG) & ((kernel == _FLASHINFER) | (kernel == _TRITON)) & (window > 0)  # all blocks, then a mask
+    masked, window = blind & (window < kv_len), np.where(blind, 0.0, window)
     exact = visited_pairs(q_len, kv_len, window, columns["causal"] > 0)
-    edge = np.where(window > 0, KV_BLOCK + Q_BLOCK / 2, (KV_BLOCK + Q_BLOCK) / 4)
-    pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, np.ceil(q_len / 16) * 16 * np.ceil(kv_len / 16) * 16)
+    edge = np.where((window > 0) & (window < kv_len), c["window_edge_tokens"], c["causal_edge_tokens"])
+    rest = (np.ceil(q_len / Q_BLOCK) * Q_BLOCK - q_len) * np.minimum(kv_len, np.where(window > 0, window + edge, kv_len))
+    rest = rest * np.where(q_len > 1, 1.0, kv_heads / q_heads)
+    pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, q_len * np.ceil(kv_len / KV_BLOCK) * KV_BLOCK) + c["empty_row_cost"] * rest
+    pairs = pairs * np.where(masked & (kernel == _TRITON), c["triton_mask_cost"], 1.0)
     elements = batch * q_heads * pairs
-    units = batch * q_heads * np.ceil(q_len / Q_BLOCK)
+    units = batch * np.where(q_len > 1, q_heads, kv_heads) * np.ceil(q_len / Q_BLOCK)  # one query a head: packed as in decode
     waves = units / sms
     filled = np.minimum(waves, 1.0)
     share = np.where(waves <= 1.0, 1.0 / filled, 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))
-    rate = names.tensor_rates(gpu, np.where(q_bytes < 2, code, 0)) * clock / gpu.boost_clock_hz
+    rate = names.tensor_rates(gpu, np.where(q_bytes < 2, code, np.where(fp8_math, kv_code, 0))) * clock / gpu.boost_clock_hz
     flops = 4.0 * elements * dim
     reached = np.array([c[f"share_{name}"] for name in KERNELS[:8]])[np.minimum(kernel, 7)]
     if grouped:
         reached = np.where(_NATIVE[kernel], reached * c["wgmma_share"], reached * c["mma_on_wgmma_share"])
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
     reached = 1.0 - (1.0 - reached) * cut  # what the data paths cost stays, the multiplies they feed are fewer
+    if grouped:
+        kept = np.full_like(dim, c["fp8_share_wgmma"])
+    else:
+        kept = np.array([c[f"fp8_share_mma_{d}"] for d in FP8_HEADS])[np.searchsorted(FP8_HEADS, np.minimum(dim, FP8_HEADS[-1]))]
+    reached = reached * np.where(fp8_math, kept, 1.0)
+    apart = (kernel == _FA3) & ~fp8_math & (kv_bytes < 2)  # the cache is converted, V transposed, on the way to a 16-bit multiply
+    reached = reached * np.where(apart, c["fp8_cache_share_fa3"], 1.0)
     tensor = share * flops / (rate * reached) * np.where(dim > 128, c["wide_head_cost"], 1.0)
     exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
     longest = np.where(window > 0, np.minimum(kv_len, window + Q_BLOCK), kv_len)
-    chain = np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) / clock
+    unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
+    chain = (np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) + unit_cycles * share * waves) / clock
 
     tokens = batch * (q_len * q_heads * dim * (q_bytes + 2.0) + 2.0 * kv_len * kv_heads * dim * kv_bytes)
     capacity, sharpness = cache(gpu, c)
@@ -68,12 +90,17 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         tokens * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, filled * sms, c["bytes_in_flight"]
     )
     l2 = (tokens + elements / Q_BLOCK * 2.0 * dim * kv_bytes) / (gpu.l2_bytes_per_s * c["l2_rate_factor"] * filled)
-    power = power_seconds(
-        flops * np.sqrt(q_bytes / 2.0), joule_per_flop(gpu, c), tokens * cold, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
-    )
+    switched = flops * np.where(fp8_math, np.sqrt(0.5), 1.0)
+    power = power_seconds(switched, joule_per_flop(gpu, c), tokens * cold, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"])
     busy = overlap(c["power_power"], overlap(c["exp_power"], tensor, exp), chain, power)
-    fixed = stack_values(c, "launches", stack) * launch_floor_s(gpu, c) + c["sequence_ns"] * 1e-9 * batch
-    latency = fixed + overlap(c["overlap_power"], busy, dram, l2)
+    fp8 = (kv_bytes < 2) * 1.0
+    path = PATH[stack, kernel]
+    calls = np.array([c[f"launches_{name}"] for name in PATHS])[path] + fp8 * stack_values(c, "fp8_launches", stack)
+    fixed = calls * launch_floor_s(gpu, c) + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
+    rows_bytes = batch * q_len * dim * 2.0 * (q_heads + 2.0 * kv_heads)
+    prepare = stack_values(c, "prepare", stack) * rows_bytes * 2.0
+    prepare = prepare * (cold / gpu.dram_bytes_per_s + (1.0 - cold) / gpu.l2_bytes_per_s)
+    latency = fixed + prepare + overlap(c["overlap_power"], busy, dram, l2)
     one = np.ones_like(latency)
     features = {
         "tensor": np.log(tensor / latency),
@@ -83,6 +110,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "l2": np.log(l2 / latency),
         "power": np.log(power / latency),
         "fixed": np.log(fixed / latency),
+        "prepare": prepare / latency,
         "waves": np.log(waves),
         "tail": np.ceil(waves) / waves,
         "edge": np.log(pairs / exact),
@@ -94,11 +122,12 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "group": q_heads / kv_heads,
         "head_dim": dim,
         "windowed": np.where(window > 0, np.log2(np.maximum(kv_len / np.maximum(window, 1), 1 / 64)), -9.0),
-        "fp8_cache": (kv_bytes < 2) * one,
-        "fp8_math": (q_bytes < 2) * one,
-        "warpgroup": one * grouped,
+        "masked": masked * one,
+        "fp8_cache": fp8,
+        "fp8_math": fp8_math * one,
+        "path": path.astype(np.float64),
         "stack": stack.astype(np.float64),
         "kernel": kernel.astype(np.float64),
     }
-    seconds = {"tensor": tensor, "exp": exp, "kv chain": chain, "dram": dram, "l2": l2, "power": power, "launch": fixed}
+    seconds = {"tensor": tensor, "exp": exp, "kv chain": chain, "dram": dram, "l2": l2, "power": power, "prepare": prepare, "launch": fixed}
     return OperatorTerms(latency, seconds, features)

@@ -1,0 +1,57 @@
+"""What a tree may know by name: the stacks and kernels measured on GPUs with the same tensor path, and nothing on a path that is new.
+
+A tree that has seen `vllm` on mma.sync parts alone would carry their residual over to another kernel of the same name. Trees are therefore
+fitted to every row twice, with its names and without, and asked without them where the pair was not measured on that tensor path.
+The law keeps the names: which kernel a stack runs is a fact, not a residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+NAMED = ("stack", "kernel", "path")
+CARD_KEY = "known_names"
+_STEP = 64
+HIDDEN = -1.0  # a name that is not shown; 0 is a name that nobody gave
+
+
+def tensor_path(arch: str) -> str:
+    """Which instruction multiplies: library kernels are written for one, and the same code runs on all GPUs that share it."""
+    return {"sm_90": "wgmma", "sm_100": "tcgen05", "sm_103": "tcgen05"}.get(arch, "mma")
+
+
+def pair_codes(features: Mapping[str, Floats]) -> npt.NDArray[np.intp]:
+    """One whole number for the stack and kernel of each row."""
+    stack = features["stack"].astype(np.intp)
+    return stack * _STEP + features["kernel"].astype(np.intp) if "kernel" in features else stack * _STEP
+
+
+def blank(features: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The same rows with their names hidden."""
+    return {name: np.where(features["stack"] > 0, HIDDEN, values) if name in NAMED else values for name, values in features.items()}
+
+
+def known_pairs(archs: Sequence[str], features: Mapping[str, Floats]) -> dict[str, list[int]]:
+    """Card entry: the pairs that each tensor path's rows show; `archs` names the architecture of each row."""
+    codes, names = pair_codes(features), np.array([tensor_path(arch) for arch in archs])
+    return {str(name): sorted({int(code) for code in codes[names == name]}) for name in sorted(set(names.tolist()))}
+
+
+def visible(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    """The features as the tree of a model with this card may see them on an architecture; models without the entry see all."""
+    if CARD_KEY not in card or "stack" not in features:
+        return features
+    known = card[CARD_KEY].get(tensor_path(arch))
+    if not known:
+        return blank(features)
+    seen = np.zeros(_STEP * _STEP, dtype=bool)
+    seen[known] = True
+    hidden = ~seen[pair_codes(features)] & (features["stack"] > 0)
+    if not hidden.any():
+        return features
+    return {name: np.where(hidden, HIDDEN, values) if name in NAMED else values for name, values in features.items()}

@@ -44,7 +44,13 @@ def gpu(name: str | GpuSpec) -> GpuSpec:
 
 def files() -> dict[str, Path]:
     """Canonical name -> file; a user's file replaces the shipped one of the same name."""
-    return {path.stem: path for folder in reversed(layers("hwdb")) for path in sorted(folder.glob("*.toml"))}
+    return _files(tuple((folder, folder.stat().st_mtime_ns) for folder in reversed(layers("hwdb"))))
+
+
+@lru_cache(maxsize=8)
+def _files(folders: tuple[tuple[Path, int], ...]) -> dict[str, Path]:
+    """Listing of folders, again only when one of them has changed."""
+    return {path.stem: path for folder, _ in folders for path in sorted(folder.glob("*.toml"))}
 
 
 def load(path: Path) -> GpuSpec:

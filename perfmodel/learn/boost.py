@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.learn.residual import Residual, matrix
+from perfmodel.learn.residual import Residual, load_xgboost, matrix
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,8 +37,7 @@ def boost(
 
     Deterministic for the same rows, seed and xgboost version (one thread).
     """
-    import xgboost as xgb
-
+    xgb = load_xgboost()
     names = start.names if start is not None else tuple(features)
     data = xgb.DMatrix(matrix(names, features, len(target)), label=target, weight=weight)
     settings = {

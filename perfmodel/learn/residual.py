@@ -24,7 +24,7 @@ SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 4.0, "subsample": 0.8,
 """Tree settings for a few hundred rows: shallow, slow, strongly regularised."""
 
 
-def _xgboost() -> ModuleType:
+def load_xgboost() -> ModuleType:
     """Import xgboost without the scikit-learn wrappers that it loads when it can (most of a second, and nothing here uses them)."""
     if "xgboost" in sys.modules or "sklearn" in sys.modules:
         return importlib.import_module("xgboost")
@@ -53,7 +53,7 @@ class Residual:
         for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
             for name in ("loss_changes", "sum_hessian", "base_weights"):
                 tree[name] = [0.0] * len(tree[name])
-        bare = _xgboost().Booster(model_file=bytearray(json.dumps(model).encode()))
+        bare = load_xgboost().Booster(model_file=bytearray(json.dumps(model).encode()))
         path.write_bytes(gzip.compress(bytes(bare.save_raw("ubj")), compresslevel=9, mtime=0))
 
 
@@ -78,7 +78,7 @@ def fit_residual(
     threads: int = 1,
 ) -> Residual:
     """Fit log(measured / analytic). `target` has shape (n,); deterministic for the same input, seed and xgboost version."""
-    xgb = _xgboost()
+    xgb = load_xgboost()
     names = tuple(features)
     data = xgb.DMatrix(matrix(names, features, len(target)), label=target, weight=weight)
     settings = {**params, "objective": "reg:squarederror", "base_score": 0.0, "tree_method": "hist", "seed": seed, "nthread": threads}
@@ -87,7 +87,7 @@ def fit_residual(
 
 def load_residual(path: Path, names: Sequence[str]) -> Residual:
     """Read a tree written by `Residual.save`; raises InputError for a file that is not one."""
-    xgb = _xgboost()
+    xgb = load_xgboost()
     booster = xgb.Booster()
     try:
         model = gzip.decompress(path.read_bytes())

@@ -101,8 +101,8 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
         else:
             raise InputError(f"configs must be a list of configs or a DataFrame, not {type(configs).__name__}")
         count = len(given)
-        spellings = {name: _canonical(name) for row in given for name in row}
-        raw = {canonical: np.array([row.get(name) for row in given], dtype=object) for name, canonical in spellings.items()}
+        parsed = [{_canonical(name): value for name, value in row.items()} for row in given]
+        raw = {name: np.array([row.get(name) for row in parsed], dtype=object) for name in {n: None for row in parsed for n in row}}
     if not count:
         raise InputError("the config list is empty: give at least one config, or configs=None for the kernel's own space")
     columns = {name: _whole(raw.get(name), name, count) for name in (*required, *(n for n in DEFAULTS if n not in required))}

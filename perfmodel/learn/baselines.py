@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import NoAnswerError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import Configs
 
@@ -117,14 +118,14 @@ def nv_matmul_heuristics(gpu: GpuSpec, sizes: Mapping[str, int], dtype: str, con
 
     It runs in a subprocess, since it may crash at exit.
 
-    Raises RuntimeError where the package is not installed or has no answer.
+    Raises NoAnswerError where the package is not installed or has no answer.
     """
     m, n, k = sizes.values()
     script = _NVMMH_SCRIPT.format(gpu=_NVMMH_GPUS[gpu.name], m=m, n=n, k=k, precision={"fp8": "OSH"}.get(dtype, "HSH"))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     if not lines:
-        raise RuntimeError("nvidia-matmul-heuristics gave no answer (pip install perfmodel[heuristics])")
+        raise NoAnswerError("nvidia-matmul-heuristics gave no answer: pip install 'perfmodel[heuristics]', or leave --external out")
     bm, bn, bk, _, stages, _ = _sides(configs)
     score = np.full(len(configs), 1e6)
     for position, (tile_m, tile_n, tile_k, depth) in enumerate(json.loads(lines[-1])):

@@ -19,6 +19,7 @@ from perfmodel.kernels.configs import Configs, parse_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values, physics
 from perfmodel.learn.calibration import PRIOR_INTERVAL
+from perfmodel.learn.evaluate import rows_that_ran
 from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.residual import Residual, fit_residual
@@ -69,11 +70,7 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
     if missing:
         raise InputError(f"the table for kernel:{family} lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    if "status" in frame.columns:
-        frame = frame[frame["status"] == "ok"]
-    if "correct" in frame.columns:
-        frame = frame[frame["correct"].eq(True)]
-    frame = frame.reset_index(drop=True)
+    frame = rows_that_ran(frame).reset_index(drop=True)
     latency = _numbers(family, frame, "latency_us")
     bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
     if len(bad):

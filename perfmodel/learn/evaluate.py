@@ -38,6 +38,15 @@ class Sweep:
         return f"{self.dtype} " + "x".join(str(v) for v in self.sizes.values())
 
 
+def rows_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
+    """The measured rows that ran and gave the right answer, where the frame says (columns status, correct)."""
+    if "status" in frame.columns:
+        frame = frame[frame["status"] == "ok"]
+    if "correct" in frame.columns:
+        frame = frame[frame["correct"].eq(True)]
+    return frame
+
+
 def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> list[Sweep]:
     """Split measured rows (sizes, config fields, latency_us, optional dtype, status, correct) into one Sweep a problem.
 
@@ -49,10 +58,7 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
     missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
     if missing:
         raise InputError(f"the sweep lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    if "status" in frame.columns:
-        frame = frame[frame["status"] == "ok"]
-    if "correct" in frame.columns:
-        frame = frame[frame["correct"].eq(True)]
+    frame = rows_that_ran(frame)
     if "variant" in frame.columns:
         frame = frame[frame["variant"].isna() | frame["variant"].isin(module.VARIANTS)]
     if "dtype" not in frame.columns:

@@ -48,9 +48,13 @@ def distinct(key: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.in
     """(distinct rows of a matrix, which of them each row is)."""
     import pandas as pd
 
-    frame = pd.DataFrame(key)
-    group = frame.groupby(list(frame.columns), sort=False).ngroup().to_numpy()
-    first = np.unique(group, return_index=True)[1]
+    combined = np.zeros(len(key), dtype=np.int64)
+    for column in key.T:
+        codes, found = pd.factorize(column)
+        combined = combined * len(found) + codes
+    group, values = pd.factorize(combined)
+    first = np.empty(len(values), dtype=np.intp)
+    first[group[::-1]] = np.arange(len(key))[::-1]  # the last writer is the first row of its group
     return key[first], np.asarray(group, dtype=np.intp)
 
 

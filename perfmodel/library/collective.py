@@ -81,7 +81,8 @@ def model(
     launch = launch + np.where(q.torch & q.graph, k["torch_graph_us"] * US, 0.0)
     copy = np.where(q.eager, 2 * q.message / (gpu.dram_bytes_per_s * k["copy_rate"]), 0.0)
     bandwidth = bandwidth + copy
-    by_torch = k["torch_eager_us"] * np.where(q.kind == "p2p", k["torch_p2p_eager"], 1.0)
+    grouped = np.where(q.kind == "all_to_all", k["torch_grouped_eager"], 1.0)
+    by_torch = k["torch_eager_us"] * np.where(q.kind == "p2p", k["torch_p2p_eager"], grouped)
     host = np.where(q.eager, k["eager_us"], np.where(q.torch & ~q.graph, by_torch, 0.0)) * US  # hidden behind the GPU's work
     launch = np.maximum(launch, host - steps - bandwidth)
     latency = steps + bandwidth + launch

@@ -20,6 +20,7 @@ from perfmodel.learn import kriging
 from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.flat import log_ratio_of_one
 from perfmodel.learn.model import FittedModel, read_model
+from perfmodel.learn.residual import feature
 from perfmodel.learn.transfer import visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -141,7 +142,7 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
 def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
     inside = np.ones(len(terms.latency_s), dtype=bool)
     for name, (low, high) in model.envelope.items():
-        values = terms.features[name]
+        values = feature(terms.features, name)
         inside &= (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:

@@ -122,6 +122,10 @@ def edit(**changes: Any) -> Callable[[Path], Any]:
     return change
 
 
+def other_tree() -> Residual:
+    return fit_residual({name: np.arange(9.0) for name in "abc"}, np.arange(9.0), rounds=2)
+
+
 @pytest.mark.parametrize(
     ("change", "file"),
     [
@@ -143,6 +147,32 @@ def edit(**changes: Any) -> Callable[[Path], Any]:
         (edit(constants=[1]), "card.json"),
         (edit(constants={"launch_s": "soon"}), "card.json"),
         (edit(envelope={"a": 3}), "card.json"),
+        (edit(envelope={"a": [2.0, -1.0]}), "card.json: envelope.a "),
+        (edit(envelope={"a": [float("nan"), 1.0]}), "card.json: envelope.a "),
+        (edit(constants={"launch_s": float("nan")}), "card.json: constants.launch_s is nan"),
+        (edit(constants={"launch_s": -5e-6}), "card.json: constants.launch_s is -5e-06: expected a positive number"),
+        (edit(constants={"launch_s": 0}), "card.json: constants.launch_s "),
+        (edit(constants={"launch_s": 10**400}), "card.json: constants.launch_s "),
+        (edit(constants={"launch_s": True}), "card.json: constants.launch_s "),
+        (edit(interval_log=[0.2, -0.1]), "card.json: interval_log .* low end is above"),
+        (edit(interval_log=[float("nan"), 0.1]), "card.json: interval_log "),
+        (edit(interval_log=[-1e9, 1e9]), "card.json: interval_log "),
+        (edit(law_interval_log=[0.2, -0.1]), "card.json: law_interval_log "),
+        (edit(tier="gold"), "card.json: tier is 'gold': expected spec or calibrated"),
+        (edit(tier=["spec"]), "card.json: tier "),
+        (edit(variants="plain"), "card.json: variants "),
+        (edit(variants=5), "card.json: variants "),
+        (edit(gpus={"h200_sxm": 1}), "card.json: gpus "),
+        (edit(dtype_codes=[99]), "card.json: dtype_codes "),
+        (edit(known_names={"mma": [-1]}), "card.json: known_names.mma "),
+        (edit(half_widths={"new": [0.1] * 5}), "card.json: half_widths.new "),
+        (edit(half_widths={"new": [-0.1] * 6}), "card.json: half_widths.new "),
+        (edit(features="abc"), "card.json: features "),
+        (edit(tree_sha256="0" * 64), "is not the one its card describes"),
+        (
+            lambda f: Residual.save(fit_residual({n: np.arange(9.0) for n in "abc"}, np.arange(9.0), rounds=2), f / TREE),
+            "is not the one its card",
+        ),
     ],
 )
 def test_a_damaged_model_is_one_line_that_names_the_file(folder: Path, change: Callable[[Path], Any], file: str) -> None:
@@ -150,6 +180,18 @@ def test_a_damaged_model_is_one_line_that_names_the_file(folder: Path, change: C
     with pytest.raises(InputError, match=file) as caught:
         read_model(folder)
     assert "\n" not in str(caught.value) and "fit it again" in str(caught.value)
+
+
+def test_a_feature_of_another_version_is_one_line() -> None:
+    model = FittedModel("id", "spec", {}, (0.0, 0.0), envelope={"bogus": (0.0, 1.0)})
+    with pytest.raises(InputError, match="wants feature 'bogus'"):
+        model.in_domain({"a": np.zeros(2)}, 2)
+    op = pm.Gemm(64, 4096, 4096)
+    stored = find_model("h100_sxm", "gemm")
+    assert stored is not None
+    own = Calibration("h100_sxm", {"gemm": dataclasses.replace(stored, envelope={"bogus": (0.0, 1.0)})})
+    with pytest.raises(InputError, match="wants feature 'bogus'"):
+        pm.predict(op, "h100_sxm", calibration=own)
 
 
 def test_the_users_own_model_comes_before_the_shipped(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

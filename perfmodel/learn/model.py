@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel._resources import layers
+from perfmodel._resources import folders
 from perfmodel.errors import InputError
 from perfmodel.learn import card as checks
 from perfmodel.learn.residual import Residual, feature, load_residual
@@ -23,6 +23,7 @@ from perfmodel.learn.residual import Residual, feature, load_residual
 CARD_VERSION = 1
 TREE = "model.ubj.gz"
 TREE_DIGEST = "tree_sha256"
+_ENVIRONMENT = ("PERFMODEL_CALIBRATION", "PERFMODEL_HOME")
 Floats = npt.NDArray[np.float64]
 
 
@@ -131,15 +132,27 @@ def read_model(folder: Path) -> FittedModel:
     return model
 
 
-@functools.lru_cache(maxsize=64)
-def _read_cached(folder: Path, stamp: float) -> FittedModel:
-    return read_model(folder)
-
-
 def find_model(owner: str, what: str) -> FittedModel | None:
-    """The model of `owner` (a GPU, or `universal`) for `what` (`kernel_gemm` ...), the user's own before the shipped; None without any."""
-    for layer in layers("calibration"):
-        card = layer / owner / what / "card.json"
-        if card.is_file():
-            return _read_cached(card.parent, card.stat().st_mtime)
+    """The model of `owner` (a GPU, or `universal`) for `what` (`kernel_gemm` ...), the user's own before the shipped; None without any.
+
+    Raises InputError for one that is there but cannot be read.
+    """
+    for card in _candidates(owner, what, tuple(os.environ.get(name) for name in _ENVIRONMENT)):
+        try:
+            stamp = os.stat(card).st_mtime_ns
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(f"cannot read the model card {card}: {error.strerror}") from None
+        return _read(card, stamp)
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _candidates(owner: str, what: str, environment: tuple[str | None, ...]) -> tuple[str, ...]:
+    return tuple(str(layer / owner / what / "card.json") for layer in folders("calibration"))
+
+
+@functools.lru_cache(maxsize=128)
+def _read(card: str, stamp: int) -> FittedModel:
+    return read_model(Path(card).parent)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel._resources import user_folder
+from perfmodel._resources import folders
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.registry import aliases, files, normalise
@@ -157,7 +157,7 @@ def _draft(name: str, notes: list[str]) -> GpuSpec:
     from perfmodel.hw.probe import probe_device, write_draft
 
     spec = probe_device()
-    folder = Path(os.environ.get("PERFMODEL_HWDB") or user_folder() / "hwdb").expanduser()
+    folder = folders("hwdb")[0]
     try:
         notes.append(f"{name} was unknown: a draft is in {write_draft(spec, folder)}; check its numbers against the datasheet")
     except InputError as error:

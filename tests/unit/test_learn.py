@@ -182,6 +182,32 @@ def test_a_damaged_model_is_one_line_that_names_the_file(folder: Path, change: C
     assert "\n" not in str(caught.value) and "fit it again" in str(caught.value)
 
 
+def test_a_card_that_is_a_folder_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFMODEL_CALIBRATION", str(tmp_path))
+    (tmp_path / "h200_sxm" / "kernel_gemm" / "card.json").mkdir(parents=True)
+    (tmp_path / "h100_sxm").write_text("x")
+    with pytest.raises(InputError, match=r"kernel_gemm/card\.json: IsADirectoryError"):
+        find_model("h200_sxm", "kernel_gemm")
+    with pytest.raises(InputError, match=r"cannot read the model card .*h100_sxm/gemm/card\.json: Not a directory"):
+        pm.predict(pm.Gemm(64, 64, 64), "h100_sxm")
+
+
+@pytest.mark.parametrize("variable", ["PERFMODEL_CALIBRATION", "PERFMODEL_HWDB", "PERFMODEL_HOME"])
+def test_a_variable_that_names_no_folder_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", *((tmp_path / "absent",) if variable != "PERFMODEL_HOME" else ())):
+        monkeypatch.setenv(variable, str(path))
+        with pytest.raises(InputError, match=f"{path}.* is not a folder"):
+            pm.predict(pm.Gemm(64, 64, 64), "h100_sxm")
+
+
+def test_a_calibration_saved_after_the_first_answer_is_found(_own_folders: Path, folder: Path) -> None:
+    before = find_model("h200_sxm", "kernel_gemm")
+    shutil.copytree(folder, _own_folders / "calibration" / "h200_sxm" / "kernel_gemm")
+    after = find_model("h200_sxm", "kernel_gemm")
+    assert before is not None and after is not None and (before.model_id != "id") and after.model_id == "id"
+
+
 def test_a_feature_of_another_version_is_one_line() -> None:
     model = FittedModel("id", "spec", {}, (0.0, 0.0), envelope={"bogus": (0.0, 1.0)})
     with pytest.raises(InputError, match="wants feature 'bogus'"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from perfmodel import __version__
@@ -46,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; a bug raises."""
     try:
-        code = _dispatch(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: print(f"perfmodel: {' '.join(str(message).split())}", file=sys.stderr)
+            code = _dispatch(arguments)
         sys.stdout.flush()
         return code
     except PerfModelError as error:

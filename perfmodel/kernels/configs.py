@@ -28,6 +28,7 @@ _SPELLINGS = {
     "shared": ("shared", "shared_bytes", "smem_bytes"),
 }
 _CANONICAL = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
+TILE = ("block_m", "block_n", "block_k")
 FACTS = ("regs", "spills", "spill_bytes", "shared")
 DEFAULTS = {"group_m": 1, "split_k": 1, "num_warps": 4, "num_stages": 3}  # Triton's own defaults for the last two
 
@@ -92,7 +93,7 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
     given: tuple[Mapping[str, Any], ...] | None = None
     if hasattr(configs, "to_dict") and hasattr(configs, "columns"):
         count = len(configs)
-        raw = {_canonical(name): configs[name].to_numpy() for name in configs.columns}
+        raw = {canonical_field(name): configs[name].to_numpy() for name in configs.columns}
     else:
         if isinstance(configs, Mapping):
             given = (_as_mapping(configs, 0),)
@@ -101,7 +102,7 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
         else:
             raise InputError(f"configs must be a list of configs or a DataFrame, not {type(configs).__name__}")
         count = len(given)
-        parsed = [{_canonical(name): value for name, value in row.items()} for row in given]
+        parsed = [{canonical_field(name): value for name, value in row.items()} for row in given]
         raw = {name: np.array([row.get(name) for row in parsed], dtype=object) for name in {n: None for row in parsed for n in row}}
     if not count:
         raise InputError("the config list is empty: give at least one config, or configs=None for the kernel's own space")
@@ -116,7 +117,8 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
     return Configs(columns, code, tuple(variants), given)
 
 
-def _canonical(name: Any) -> str:
+def canonical_field(name: Any) -> str:
+    """The project's name of a config field under any usual spelling; other names as they are."""
     return _CANONICAL.get(str(name).lower(), str(name))
 
 

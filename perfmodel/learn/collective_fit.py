@@ -14,6 +14,7 @@ from perfmodel.analytic.constants import Constant, constant_values, physics
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.intervals import out_of_fold
+from perfmodel.learn.plausible import check_microseconds
 from perfmodel.library.collective import LAW, CollectiveTerms, model, read_columns
 from perfmodel.library.collective_stacks import from_python
 from perfmodel.units import US_PER_S
@@ -74,8 +75,8 @@ def read_rows(gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     columns, stack = read_columns(frame)
     sizes = np.unique(columns["message_bytes"], return_inverse=True)[1].astype(np.int64)
     rows = Rows(gpu, columns, stack, np.log(latency / US_PER_S), sizes)
-    if len(rows) and abs(float(np.median(rows.errors({})))) > np.log(100.0):
-        raise InputError("the latencies of collectives are over 100 times from what the links allow: latency_us must be microseconds")
+    if len(rows):
+        check_microseconds(LAW, rows.errors({}))
     return rows
 
 

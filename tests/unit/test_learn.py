@@ -414,9 +414,9 @@ def test_a_latency_that_is_none(rows: pd.DataFrame, value: Any) -> None:
     [
         ("latency_us", "fast", "latency_us of kernel:gemm must be numbers"),
         ("m", "many", "m of kernel:gemm must be numbers"),
-        ("m", 1.5, "m must be a whole number of 1 or more: row 3 of kernel:gemm has 1.5"),
-        ("n", 0, "n must be a whole number of 1 or more: row 3 of kernel:gemm has 0"),
-        ("k", np.nan, "k must be a whole number of 1 or more: row 3"),
+        ("m", 1.5, "m must be a whole number from 1 to 2147483647: row 3 of kernel:gemm has 1.5"),
+        ("n", 0, "n must be a whole number from 1 to 2147483647: row 3 of kernel:gemm has 0"),
+        ("k", np.nan, "k must be a whole number from 1 to 2147483647: row 3"),
         ("block_m", np.nan, "config 3: block_m must be"),
         ("dtype", "bf17", "unknown dtype 'bf17': did you mean bf16"),
         ("dtype", "int4_wo", "unknown dtype of the Triton GEMM kernels 'int4_wo'"),
@@ -430,6 +430,11 @@ def test_a_bad_cell(rows: pd.DataFrame, column: str, value: Any, message: str) -
 def test_other_bad_tables(rows: pd.DataFrame) -> None:
     one_line(rows.assign(latency_us=rows["latency_us"] * 1e-6), "latency_us must be microseconds")
     one_line(rows.assign(latency_us=rows["latency_us"] * 1e3), "latency_us must be microseconds")
+    one_line(rows.assign(latency_us=rows["latency_us"] * 50), "are 50 times what the model says")
+    one_line(rows.assign(latency_us=rows["latency_us"] / 50), "another unit")
+    one_line(rows.assign(m=1e15), r"m must be a whole number from 1 to 2147483647: row 0 of kernel:gemm has 1e\+15")
+    for column, value in (("block_m", 7777), ("block_k", 48), ("num_warps", 3), ("num_warps", 64)):
+        one_line(with_cell(rows, column, value), f"{column} {value} of row 3 cannot have run on h200_sxm: expected a power of two")
     one_line(rows.head(20), "20 usable rows over 2 shapes; a fit needs 24 over 4")
     one_line(rows.head(30), "30 usable rows over 3 shapes; a fit needs 24 over 4")
     one_line(rows.assign(status="timeout"), "0 usable rows")
@@ -440,6 +445,20 @@ def test_other_bad_tables(rows: pd.DataFrame) -> None:
         pm.calibrate_table("h200_sxm", {})
     with pytest.raises(InputError, match="unknown kernel 'conv'"):
         pm.calibrate_table("h200_sxm", {"kernel:conv": rows})
+    for bad in (rows, [rows]):
+        with pytest.raises(InputError, match="no table given"):
+            pm.calibrate_table("h200_sxm", bad)  # type: ignore[arg-type]
+
+
+def test_a_table_without_dtype_says_what_it_is_taken_for(rows: pd.DataFrame) -> None:
+    with pytest.warns(UserWarning, match="the kernel:gemm table has no dtype column: its rows are taken as bf16"):
+        pm.calibrate_table("h200_sxm", {"kernel:gemm": rows.drop(columns="dtype")})
+
+
+def test_a_sweep_of_triton_configs_is_no_table_of_an_operator(rows: pd.DataFrame) -> None:
+    for name in ("block_m", "BLOCK_SIZE_M"):
+        with pytest.raises(InputError, match=f"the gemm table has column {name}, a Triton config: its rows are kernel:gemm"):
+            pm.calibrate_table("h200_sxm", {"gemm": rows.rename(columns={"block_m": name}).drop(columns=["block_n", "block_k"])})
 
 
 def test_failed_rows_and_other_spellings_do_not_matter(rows: pd.DataFrame) -> None:

@@ -77,6 +77,12 @@ def predict_configs(
     return ConfigPredictions(latency, latency * np.exp(low), latency * np.exp(high), terms, model, inside)
 
 
+def check_operator(op: object) -> None:
+    """Raise InputError for what is no operator, such as its name."""
+    if not hasattr(op, "kind") or not hasattr(op, "dtype"):
+        raise InputError(f"op is {op!r}: expected an operator such as Gemm(4096, 14336, 4096)")
+
+
 def op_sizes(op: Operator) -> dict[str, int]:
     """The sizes a kernel family asks for."""
     names = {"gemm": ("m", "n", "k")}.get(op.kind)
@@ -92,6 +98,7 @@ def predict(
 
     Raises InputError for an unknown GPU, an impossible config, or a dtype the GPU has no tensor cores for.
     """
+    check_operator(op)
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     if config is None:
         from perfmodel.predict_operators import predict_one

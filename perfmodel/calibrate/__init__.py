@@ -15,6 +15,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.model import FittedModel
 from perfmodel.library.columns import find
+from perfmodel.ops.check import table
 from perfmodel.predict_collective import collective_model
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame]) -> C
         raise InputError('no table given: expected {"kernel:gemm": frame, ...}')
     models: dict[str, FittedModel] = {}
     for kind, frame in tables.items():
-        if not hasattr(frame, "columns"):
-            raise InputError(f"the {kind} table must be a DataFrame, not {type(frame).__name__}")
+        if not isinstance(kind, str):
+            raise InputError(f"the name of a table is {kind!r}: expected kernel:gemm, gemm, collective ...")
+        table(frame, kind)
         if "dtype" not in frame.columns and (kind.startswith("kernel:") or find(frame, "dtype") is None):
             warnings.warn(f"the {kind} table has no dtype column: its rows are taken as bf16", stacklevel=2)
         if kind.startswith("kernel:"):

@@ -24,7 +24,7 @@ from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.plausible import check_microseconds
 from perfmodel.learn.residual import Residual, fit_residual
-from perfmodel.ops.check import MAX_SIZE
+from perfmodel.ops.check import MAX_SIZE, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,8 +67,7 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     latencies, fewer than 24 rows or 4 shapes, and latencies that are not microseconds.
     """
     module = kernel_family(family)
-    if not hasattr(frame, "columns"):
-        raise InputError(f"the table for kernel:{family} must be a DataFrame, not {type(frame).__name__}")
+    table(frame, f"kernel:{family}")
     missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
     if missing:
         raise InputError(f"the table for kernel:{family} lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")

@@ -30,7 +30,7 @@ from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import NEW_ARCH_GROUP, interval_group, operator_model, universal_model, width_table
-from perfmodel.learn.plausible import check_microseconds
+from perfmodel.learn.plausible import check_microseconds, latencies_us
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, visible
 from perfmodel.library.columns import NEEDED, find, read_frame, take
@@ -60,14 +60,7 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     missing = [name for name in (*NEEDED[kind], "latency_us") if find(frame, name) is None]
     if missing:
         raise InputError(f"the {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    try:
-        latency = frame["latency_us"].to_numpy(dtype=np.float64, na_value=np.nan)
-    except (TypeError, ValueError):
-        raise InputError(f"the {kind} table: latency_us must be numbers in microseconds, it holds {frame['latency_us'].dtype}") from None
-    bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
-    if len(bad):
-        rows = ", ".join(str(frame.index[i]) for i in bad[:5])
-        raise InputError(f"the {kind} table: latency_us must be a positive number of microseconds: rows {rows} are not ({len(bad)} in all)")
+    latencies_us(kind, frame)
     keys = [name for name in frame.columns if name != "latency_us"]
     unique = frame.drop_duplicates(subset=keys)
     if len(unique) == len(frame):

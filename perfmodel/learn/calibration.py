@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class Calibration:
 
 def load_calibration(path: str | Path) -> Calibration:
     """Read a calibration folder (one subfolder a model); raises InputError when there is none or a card is corrupt."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"calibration is {path!r}: expected 'auto', None, a Calibration, or the path of one")
     root = Path(path).expanduser()
     cards = sorted(root.glob("*/card.json")) if root.is_dir() else []
     if not cards:

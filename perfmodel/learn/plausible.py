@@ -1,15 +1,31 @@
-"""Wrong units in a table of measurements are caught by size: seconds, milliseconds or nanoseconds differ from a model by a thousand."""
+"""Latencies of a table of measurements: positive numbers, and microseconds, since another unit differs from a model by a thousand."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError
+from perfmodel.library.columns import plain_numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LIMIT = 20.0
 """How far the median row may lie from what a model says, as a factor. Of the measured tables in data/ none is further off than 2.4."""
 _UNITS = {-2: "seconds", -1: "milliseconds", 1: "nanoseconds"}
+
+
+def latencies_us(table: str, frame: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Column latency_us of a table that has it; raises InputError naming the rows that are not positive numbers."""
+    latency = plain_numbers(table, "latency_us", frame["latency_us"])
+    bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
+    if len(bad):
+        rows = ", ".join(str(frame.index[i]) for i in bad[:5])
+        raise InputError(f"the {table} table: latency_us must be a positive number of microseconds: rows {rows} are not ({len(bad)})")
+    return latency
 
 
 def check_microseconds(table: str, log_ratio: npt.NDArray[np.float64]) -> None:

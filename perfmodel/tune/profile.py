@@ -25,7 +25,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import FACTS, parse_configs
 from perfmodel.ops.check import size
-from perfmodel.predict import CalibrationLike, Operator, op_sizes
+from perfmodel.predict import CalibrationLike, Operator, check_operator, op_sizes
 from perfmodel.tune import environment
 from perfmodel.tune.environment import Environment
 from perfmodel.tune.rank import Ranking, rank
@@ -109,6 +109,7 @@ def tune(
     GPU's place.
     Raises InputError for bad input and an unusable store, NoAnswerError without a GPU and when every candidate failed.
     """
+    check_operator(op)
     name, count = kernel or op.kind, size("top_k", top_k)
     notes: list[str] = []
     spec, place = _where(gpu, live=runner is None, notes=notes)

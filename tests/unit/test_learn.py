@@ -439,7 +439,7 @@ def test_other_bad_tables(rows: pd.DataFrame) -> None:
     one_line(rows.head(30), "30 usable rows over 3 shapes; a fit needs 24 over 4")
     one_line(rows.assign(status="timeout"), "0 usable rows")
     one_line(rows.assign(correct=False), "0 usable rows")
-    one_line(rows.to_dict("records"), "must be a DataFrame, not list")
+    one_line(rows.to_dict("records"), "must be a pandas DataFrame, not list")
     one_line(rows.assign(dtype="fp8"), "a100_sxm4_80gb has no fp8 tensor cores", pm.gpu("a100_sxm"))
     with pytest.raises(InputError, match="no table given"):
         pm.calibrate_table("h200_sxm", {})

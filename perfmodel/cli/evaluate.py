@@ -13,6 +13,7 @@ from perfmodel.cli.progress import Progress
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels.facts import facts_for
+from perfmodel.learn.baselines import check_external
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.evaluate import Predictor, Sweep, evaluate_ranking, read_sweeps
 from perfmodel.learn.model import FittedModel
@@ -42,6 +43,8 @@ def ranking(
 
     output.check_format(json_, csv_)
     spec = find_gpu(gpu)
+    if external:
+        check_external(spec)
     with Progress("evaluating"):
         sweeps = read_sweeps(kernel, pd.concat([options.read_frame(path) for path in data], ignore_index=True), dtype)
         models = {m.tier: m for m in (resolve(spec, f"kernel_{kernel}", c) for c in (None, options.calibration(calibration)))}

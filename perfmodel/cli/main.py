@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -24,6 +25,7 @@ VERBS = {
     "calibrate": "correct the model of a GPU with measured rows",
     "evaluate": "score rankings and collectives against measured rows, beside baselines",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _HELP = """\
 usage: perfmodel VERB ... [--json | --csv]
 
@@ -57,8 +59,18 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has no reader either
+        _drop_output()
         return 141
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _drop_output()
+        return _fail(f"cannot write: {error.strerror}", 1)
+
+
+def _drop_output() -> None:
+    """What is still buffered cannot be written either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -207,6 +207,24 @@ def test_a_reader_that_goes_away_is_quiet() -> None:
     assert process.stderr.read() == b"" and process.wait(60) == 141
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["rank", "--help"], [*RANK, "--csv"], ["gpus"], ["gpus", "--json"], ["gpus", "show", "l20"]]
+)
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "perfmodel.cli.main", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "perfmodel: cannot write: No space left on device\n")
+
+
+def test_external_baselines_are_asked_for_before_any_work(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ["--external", "--data", str(tmp_path / "absent.csv")]
+    assert "nvidia-matmul-heuristics does not know h800_sxm" in fails(capsys, "evaluate", "ranking", "--gpu", "h800", *data, code=1)
+    monkeypatch.setattr("perfmodel.learn.baselines.importlib.util.find_spec", lambda name: None)
+    assert "pip install 'perfmodel[heuristics]'" in fails(capsys, "evaluate", "ranking", "--gpu", "l20", *data, code=1)
+
+
 def test_predict_one_config(capsys: Capture) -> None:
     config = "block_m=64,block_n=128,block_k=64,num_warps=4,num_stages=3"
     data = as_json(capsys, "predict", "gemm", *RANK[2:], "--config", config)

@@ -27,7 +27,7 @@ from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging
 from perfmodel.learn.boost import CORRECTION, OWN, boost, sliced
 from perfmodel.learn.calibration import Calibration
-from perfmodel.learn.intervals import NOMINAL
+from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import NEW_ARCH_GROUP, interval_group, operator_model, universal_model, width_table
 from perfmodel.learn.plausible import check_microseconds, latencies_us
@@ -212,6 +212,5 @@ def _widths(gpu: GpuSpec, rows: Rows, prior: FittedModel, error: Floats) -> list
         return group_widths([np.stack([error, rows.log_latency, rows.columns["stack"]])])
     table = width_table(prior.card, gpu.arch, prior.interval)
     expected = table[interval_group(np.exp(rows.log_latency - error) * US, rows.columns["stack"])]
-    level = min(1.0, NOMINAL * (len(rows) + 1) / len(rows))
-    scale = float(np.quantile(np.abs(error) / expected, level))
+    scale = upper_bound(np.abs(error) / expected, NOMINAL)
     return [round(float(width * scale), 4) for width in table]

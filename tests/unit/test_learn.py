@@ -297,6 +297,13 @@ def test_conformal_bounds_by_hand() -> None:
     assert conformal_bounds(errors, weight)[1] < 51  # rows without weight do not count
 
 
+@pytest.mark.parametrize("count", [9, 24, 31, 40])
+def test_intervals_of_few_errors_cover_what_they_say(count: int) -> None:
+    """By rank: a new error falls into each of the n + 1 gaps alike, so the ranks of the bounds say how often it lies between them."""
+    low, high = conformal_bounds(np.arange(1.0, count + 1))
+    assert 0.80 <= (high - low) / (count + 1) < 0.80 + 2 / (count + 1)
+
+
 @pytest.mark.parametrize("draw", ["normal", "standard_cauchy", "exponential"])
 def test_intervals_cover_what_they_say(draw: str) -> None:
     rng = np.random.default_rng(4)

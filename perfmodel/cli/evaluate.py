@@ -53,15 +53,10 @@ def ranking(
             methods[f"perfmodel, fitted on {fit_rows} rows of other shapes"] = crossfit(kernel, spec, sweeps, rows=fit_rows)
         summary, shapes = evaluate_ranking(sweeps, spec, methods, external=external)
     rows: list[dict[str, Any]] = (shapes if per_shape else summary).to_dict("records")  # type: ignore[assignment]
-    if json_:
-        output.write_json(rows)
-    elif csv_:
-        output.write_csv(rows)
-    else:
-        head = [f"{len(sweeps)} shapes of {kernel} on {spec.name}; {', '.join(f'{t}: {m.model_id}' for t, m in models.items())}"]
-        if "calibrated" in models:
-            head.append("the calibrated model may have been fitted on some of these shapes: its card says which rows it rests on")
-        output.write_table(rows, head=[*head, ""])
+    head = [f"{len(sweeps)} shapes of {kernel} on {spec.name}; {', '.join(f'{t}: {m.model_id}' for t, m in models.items())}"]
+    if "calibrated" in models:
+        head.append("the calibrated model may have been fitted on some of these shapes: its card says which rows it rests on")
+    output.write_rows(rows, json_=json_, csv_=csv_, head=[*head, ""])
 
 
 def predictor(kernel: str, gpu: GpuSpec, model: FittedModel) -> Predictor:

@@ -104,8 +104,11 @@ def _command(verb: str, arguments: list[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # not a usage error of the option parser
             raise
-        message = error.format_message() or str(error)
         at = getattr(error, "ctx", None)
+        if type(error).__name__ == "NoArgsIsHelpError" and at:
+            print(at.get_help())
+            return 0
+        message = error.format_message() or str(error)
         path = at.command_path if at else f"perfmodel {verb}"
         return _fail(f"{message} Try '{path} --help'.", 2)
 

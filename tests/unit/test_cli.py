@@ -60,6 +60,13 @@ def test_help_names_every_verb_and_every_verb_has_a_module(capsys: Capture) -> N
     assert pm.__version__ in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", [v for v in main.VERBS if v != "gpus"])
+def test_a_verb_alone_prints_its_help(capsys: Capture, verb: str) -> None:
+    assert run(verb) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"Usage: perfmodel {verb}") and out.count("\n") > 5 and err == ""
+
+
 @pytest.mark.parametrize("verb", ["rank", "tune", "predict", "store", "calibrate", "evaluate"])
 def test_help_of_a_verb(capsys: Capture, verb: str) -> None:
     assert run(verb, "--help") == 0
@@ -199,8 +206,9 @@ def test_interrupt_is_one_line_and_130_and_a_bug_keeps_its_traceback(capsys: Cap
         run(*RANK)
 
 
-def test_a_reader_that_goes_away_is_quiet() -> None:
-    code = f"from perfmodel.cli.main import main; main({[*RANK, '--pruned', '--csv']!r})"
+@pytest.mark.parametrize("arguments", [[*RANK, "--pruned", "--csv"], ["gpus"], ["gpus", "show", "l20"], ["gpus", "--csv"]])
+def test_a_reader_that_goes_away_is_quiet(arguments: list[str]) -> None:
+    code = f"from perfmodel.cli.main import main; main({arguments!r})"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout and process.stderr
     process.stdout.close()

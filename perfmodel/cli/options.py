@@ -31,7 +31,7 @@ StoreFile = Annotated[Path | None, typer.Option("--store", help="Store file (def
 
 
 def verb(what: str, *, alone: bool = False) -> typer.Typer:
-    """The application of one verb: plain help, no completion script, tracebacks as Python makes them. An `alone` one needs no more words."""
+    """The application of one verb: plain help, no completion script, Python's tracebacks. An `alone` one needs no further word."""
     app = typer.Typer(help=what, no_args_is_help=not alone, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # so that a verb with one command still names it
     return app

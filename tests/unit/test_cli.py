@@ -233,6 +233,22 @@ def test_external_baselines_are_asked_for_before_any_work(capsys: Capture, tmp_p
     assert "pip install 'perfmodel[heuristics]'" in fails(capsys, "evaluate", "ranking", "--gpu", "l20", *data, code=1)
 
 
+def test_attention_needs_no_query_length(capsys: Capture) -> None:
+    sizes = ["--gpu", "h100_sxm", "--batch", "4", "--kv-len", "2048"]
+    heads = ["--q-heads", "32", "--kv-heads", "8", "--head-dim", "128"]
+    for phase, length in (("decode", 1), ("prefill", 2048)):
+        data = as_json(capsys, "predict", "attention", "--phase", phase, *sizes, *heads)
+        assert data["latency_us"] == pm.predict(pm.Attention(phase, 4, length, 2048, 32, 8, 128), "h100_sxm").latency_us
+        data = as_json(capsys, "predict", "mla", "--phase", phase, *sizes, "--num-heads", "16")
+        assert data["latency_us"] == pm.predict(pm.MLA(phase, 4, length, 2048, 16), "h100_sxm").latency_us
+
+
+def test_help_says_which_verbs_need_a_gpu(capsys: Capture) -> None:
+    assert run("--help") == 0
+    needing = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and "; needs a GPU" in line]
+    assert needing == ["tune"]
+
+
 def test_predict_one_config(capsys: Capture) -> None:
     config = "block_m=64,block_n=128,block_k=64,num_warps=4,num_stages=3"
     data = as_json(capsys, "predict", "gemm", *RANK[2:], "--config", config)
@@ -307,6 +323,10 @@ def test_tune_and_store_verbs(capsys: Capture, tmp_path: Path, monkeypatch: pyte
     assert run("store", "import", str(copy), "--store", str(tmp_path / "other")) == 0
     assert "7 new runs, 0 already there" in capsys.readouterr().err
     assert run("store", "import", str(copy)) == 0 and "0 new runs, 7 already there" in capsys.readouterr().err
+    assert as_json(capsys, "store", "import", str(copy)) == [{"file": str(copy), "new": 0, "already_there": 7}]
+    assert as_csv(capsys, "store", "export", str(copy)) == [{"file": str(copy), "runs": "7"}]
+    assert "choose one" in fails(capsys, "store", "import", str(copy), "--json", "--csv")
+    assert "export - writes JSON" in fails(capsys, "store", "export", "-", "--csv")
     copy.write_text(copy.read_text()[:100])
     assert "half-written" in fails(capsys, "store", "import", str(copy))
     assert "cannot be written" in fails(capsys, "store", "export", str(tmp_path / "absent" / "x.json"))

@@ -66,6 +66,10 @@ def run(arguments: list[str]) -> int:
             raise
         _drop_output()
         return _fail(f"cannot write: {error.strerror}", 1)
+    except ImportError as error:
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # a compiled module that was being loaded wraps it
+            return _fail("interrupted", 130)
+        raise
 
 
 def _drop_output() -> None:

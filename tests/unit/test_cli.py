@@ -206,6 +206,35 @@ def test_interrupt_is_one_line_and_130_and_a_bug_keeps_its_traceback(capsys: Cap
         run(*RANK)
 
 
+def test_interrupts_while_modules_load(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> Any:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr("perfmodel.cli.main.importlib.import_module", load)
+    assert run(*RANK) == 130
+    assert capsys.readouterr().err == "perfmodel: interrupted\n"
+
+
+@pytest.mark.parametrize("verb", ["predict", "rank", "evaluate", "calibrate"])
+def test_control_c_is_one_line_and_leaves_nothing(tmp_path: Path, verb: str) -> None:
+    """A real signal, sent while the verb waits for its file: a pipe that nobody fills."""
+    os.mkfifo(tmp_path / "rows.csv")
+    pipe = str(tmp_path / "rows.csv")
+    arguments = {
+        "predict": ["predict", "gemm", *RANK[2:]],
+        "rank": [*RANK, "--configs", pipe],
+        "evaluate": ["evaluate", "ranking", "--gpu", "h100_sxm", "--data", pipe],
+        "calibrate": ["calibrate", "table", pipe, "--gpu", "h100_sxm", "--out", str(tmp_path / "out")],
+    }[verb]
+    wait = "import perfmodel.predict_operators as p, time; p.predict_one = lambda *a, **k: time.sleep(60); " if verb == "predict" else ""
+    code = f"{wait}import threading, os, signal; threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+    code += f"from perfmodel.cli.main import main; main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert [line for line in done.stderr.splitlines() if ", 2 s" not in line] == ["perfmodel: interrupted"]
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.csv"]
+
+
 @pytest.mark.parametrize("arguments", [[*RANK, "--pruned", "--csv"], ["gpus"], ["gpus", "show", "l20"], ["gpus", "--csv"]])
 def test_a_reader_that_goes_away_is_quiet(arguments: list[str]) -> None:
     code = f"from perfmodel.cli.main import main; main({arguments!r})"

@@ -103,6 +103,18 @@ def test_a_card_comes_back_as_it_was(folder: Path, tree: Residual) -> None:
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before and set(before) == {"card.json", TREE}
 
 
+def test_an_interrupted_save_leaves_no_half_written_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    model = read_model(folder)
+    monkeypatch.setattr("perfmodel.learn.model.os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.save(folder)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
 def test_a_model_without_a_tree_leaves_none_behind(folder: Path) -> None:
     dataclasses.replace(read_model(folder), residual=None).save(folder)
     assert [p.name for p in folder.iterdir()] == ["card.json"]

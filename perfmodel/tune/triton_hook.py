@@ -48,7 +48,7 @@ def prune(
     """
     count = size("top_k", top_k)
     family = kernel_family(kernel)
-    known = gpu if gpu is None or isinstance(gpu, GpuSpec) else find_gpu(gpu)
+    known = None if gpu is None else find_gpu(gpu)
     _check_names("sizes", sizes, family.SIZES)
     _check_names("fields", fields, (*family.REQUIRED, *DEFAULTS))
     if dtype is not None:

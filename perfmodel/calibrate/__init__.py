@@ -39,12 +39,12 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame]) -> C
         if not isinstance(kind, str):
             raise InputError(f"the name of a table is {kind!r}: expected kernel:gemm, gemm, collective ...")
         table(frame, kind)
-        if "dtype" not in frame.columns and (kind.startswith("kernel:") or find(frame, "dtype") is None):
-            warnings.warn(f"the {kind} table has no dtype column: its rows are taken as bf16", stacklevel=2)
         if kind.startswith("kernel:"):
             models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)
         elif kind == "collective":
             models[kind] = fit_collective(spec, frame, prior=collective_model(spec, None).constants)
         else:
             models |= fit_table(kind, spec, frame)
+        if "dtype" not in frame.columns and (kind.startswith("kernel:") or find(frame, "dtype") is None):
+            warnings.warn(f"the {kind} table has no dtype column: its rows are taken as bf16", stacklevel=2)
     return Calibration(spec.name, models)

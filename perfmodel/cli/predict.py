@@ -121,7 +121,10 @@ def one_config(text: str) -> dict[str, Any]:
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if not pairs or not all(name.strip() and value.strip() for name, _, value in pairs):
         raise InputError(f'--config {text!r}: expected "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object')
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(found) < len(pairs):
+        raise InputError(f"--config {text!r} gives a field twice")
+    return found
 
 
 def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:

@@ -170,7 +170,8 @@ def _whole(values: Any, name: str, count: int) -> Ints:
         value = list(values)[bad[0]]
         if value is None:
             raise InputError(_lacks(bad[0], name))
-        raise InputError(f"config {bad[0]}: {name} must be a whole number of {low} or more, got {value!r}")
+        given = value.tolist() if hasattr(value, "tolist") else value
+        raise InputError(f"config {bad[0]}: {name} must be a whole number of {low} or more, got {given!r}")
     return numbers.astype(np.int64)
 
 

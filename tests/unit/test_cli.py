@@ -171,6 +171,7 @@ def test_bad_sizes(capsys: Capture, option: str, value: str) -> None:
         ([*RANK, "--calibration", "/nowhere/at/all"], "no calibration at /nowhere/at/all"),
         (["predict", "gemm", *RANK[2:], "--config", "block_m"], "--config"),
         (["predict", "gemm", *RANK[2:], "--config", "{"], "not JSON"),
+        (["predict", "gemm", *RANK[2:], "--config", "block_m=64,block_m=32"], "gives a field twice"),
         (["predict", "gemm", *RANK[2:], "--config", "block_m=256,block_n=256,block_k=256,num_stages=6"], "cannot run on h100_sxm"),
         (["predict", "memory", "--gpu", "l20", "--kind", "rmsnorm", "--tokens", "0", "--hidden", "64"], "tokens must be a whole number"),
         (["predict", "attention", "--gpu", "l20", "--phase", "decode"], "Missing option '--batch'"),

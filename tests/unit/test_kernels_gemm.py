@@ -391,7 +391,7 @@ def test_other_fields_of_a_kernel_and_equal_repetitions_are_fine() -> None:
         (pd.DataFrame(), "empty"),
         ([{}], "config 0 has no block_m"),
         ([SMALL, {**SMALL, "block_k": None}], "config 1 has no block_k .spellings: block_k, block_size_k, bk, tile_k, blockk"),
-        ([{**SMALL, "block_m": [64]}], "config 0: block_m must be a whole number"),
+        ([{**SMALL, "block_m": [64]}], r"config 0: block_m must be a whole number of 1 or more, got \[64\]"),
         ([{**SMALL, "block_m": [64]}, {**SMALL, "block_m": [64]}], "config 0: block_m must be a whole number"),
         ([SMALL, {**SMALL, "block_m": [64, 32]}], "config 1: block_m must be a whole number"),
         ([{**SMALL, "block_m": 10**400}], "config 0: block_m must be a whole number"),

@@ -8,6 +8,7 @@ from typing import Any
 from perfmodel.errors import InputError
 
 MAX_SIZE = 2**31 - 1
+MAX_ELEMENTS = 2**46
 
 
 def size(name: str, value: object, *, low: int = 1, high: int = MAX_SIZE) -> int:
@@ -19,6 +20,12 @@ def size(name: str, value: object, *, low: int = 1, high: int = MAX_SIZE) -> int
     if isinstance(value, bool) or not math.isfinite(number) or number != math.floor(number) or not low <= number <= high:
         raise InputError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
     return int(number)
+
+
+def holdable(what: str, *elements: int) -> None:
+    """Raise InputError where one of an operator's tensors has more elements than any GPU holds."""
+    if max(elements) > MAX_ELEMENTS:
+        raise InputError(f"{what} has a tensor of {max(elements):.3g} elements, more than {MAX_ELEMENTS}: no GPU holds it")
 
 
 def table(frame: Any, what: str) -> None:

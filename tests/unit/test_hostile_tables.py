@@ -98,3 +98,17 @@ def test_latencies_of_a_table_to_fit(kind: str, value: Any, message: str) -> Non
 def test_names_of_tables_to_fit() -> None:
     one_line(lambda: pm.calibrate_table("l20", {5: GEMM}), "the name of a table is 5")  # type: ignore[dict-item]
     one_line(lambda: pm.calibrate_table("l20", {"gemm": [1]}), "gemm table must be a pandas DataFrame")  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda most: pm.Gemm(most, most, 1),
+        lambda most: pm.Attention("prefill", most, 64, 64, 8, 8, most),
+        lambda most: pm.MLA("decode", most, 1, most, 16),
+        lambda most: pm.MoE(1, most, most, 8, 2),
+        lambda most: pm.MemoryBound("rmsnorm", most, most),
+    ],
+)
+def test_what_no_gpu_holds(ask: Any) -> None:
+    one_line(lambda: ask(2**31 - 1), "has a tensor of .* elements, more than 70368744177664: no GPU holds it")

@@ -23,6 +23,10 @@ class Calibration:
     gpu: str
     models: Mapping[str, FittedModel]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.models, Mapping) or not all(isinstance(m, FittedModel) for m in self.models.values()):
+            raise InputError("models of a Calibration must map names to fitted models, as calibrate_table and load_calibration make them")
+
     def save(self, folder: str | Path) -> Path:
         """Write every model under `folder`/<what>/; returns the folder."""
         root = Path(folder)

@@ -125,8 +125,6 @@ def rank(
     family = kernel_family(name)
     if op.kind != family.NAME:
         raise InputError(f"kernel {name} does not compute a {op.kind}")
-    if getattr(op, "batch", 1) != 1:
-        raise InputError(f"the {name} kernel has no batch dimension, got batch={op.batch}")  # type: ignore[attr-defined]
     spec.tensor_rate(family.rate_of(op.dtype))
     sizes = op_sizes(op)
     if configs is None:

@@ -112,3 +112,16 @@ def test_names_of_tables_to_fit() -> None:
 )
 def test_what_no_gpu_holds(ask: Any) -> None:
     one_line(lambda: ask(2**31 - 1), "has a tensor of .* elements, more than 70368744177664: no GPU holds it")
+
+
+def test_one_config_of_one_problem() -> None:
+    batched = pm.Gemm(64, 64, 64, batch=2)
+    one_line(lambda: pm.predict(batched, "l20", config=TILE), "has no batch dimension, got batch=2")
+    one_line(lambda: pm.rank(batched, "l20"), "has no batch dimension, got batch=2")
+    one_line(lambda: pm.predict(OP, "l20", config=[TILE, TILE]), "config holds 2 configs: predict takes one")
+    assert pm.predict(OP, "l20", config=[TILE]) == pm.predict(OP, "l20", config=TILE)
+
+
+@pytest.mark.parametrize("models", [None, {"gemm": 5}, [1]])
+def test_a_calibration_of_no_models(models: Any) -> None:
+    one_line(lambda: pm.Calibration("l20", models), "must map names to fitted models")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from perfmodel.errors import InputError
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -26,8 +28,25 @@ def user_folder() -> Path:
     return Path(platformdirs.user_data_dir("perfmodel", appauthor=False))
 
 
+def folders(kind: str) -> tuple[Path, Path]:
+    """The user's folder of `kind`, which need not exist, and the shipped one. PERFMODEL_HWDB and PERFMODEL_CALIBRATION name the user's own.
+
+    Raises InputError where one of them names no folder, and where PERFMODEL_HOME or its folder of that kind is something else.
+    """
+    variable = f"PERFMODEL_{kind.upper()}"
+    override = os.environ.get(variable)
+    if override:
+        user = Path(override).expanduser()
+        if not user.is_dir():
+            raise InputError(f"{variable} names {user}, which is not a folder: correct it, create it, or unset it")
+    else:
+        user = user_folder() / kind
+        for path in (user.parent, user):
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{path} is not a folder: perfmodel keeps the user's own {kind} there; move it, or set PERFMODEL_HOME")
+    return user, shipped(kind)
+
+
 def layers(kind: str) -> list[Path]:
-    """Folders to search for `kind`, the user's first. PERFMODEL_HWDB and PERFMODEL_CALIBRATION name the user's own."""
-    override = os.environ.get(f"PERFMODEL_{kind.upper()}")
-    user = Path(override).expanduser() if override else user_folder() / kind
-    return [p for p in (user, shipped(kind)) if p.is_dir()]
+    """The folders of `kind` that there are, the user's first."""
+    return [path for path in folders(kind) if path.is_dir()]

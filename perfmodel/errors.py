@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -24,6 +23,8 @@ class NoAnswerError(PerfModelError):
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> InputError:
     """Build the error for an unknown name, with the nearest known ones."""
+    import difflib
+
     names = sorted(known)
     near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}? " if near else ""

@@ -77,11 +77,19 @@ def predict_configs(
     return ConfigPredictions(latency, latency * np.exp(low), latency * np.exp(high), terms, model, inside)
 
 
+def check_operator(op: object) -> None:
+    """Raise InputError for what is no operator, such as its name."""
+    if not hasattr(op, "kind") or not hasattr(op, "dtype"):
+        raise InputError(f"op is {op!r}: expected an operator such as Gemm(4096, 14336, 4096)")
+
+
 def op_sizes(op: Operator) -> dict[str, int]:
-    """The sizes a kernel family asks for."""
+    """The sizes a kernel family asks for; raises InputError for a kind without a family, and a batch, which no family has."""
     names = {"gemm": ("m", "n", "k")}.get(op.kind)
     if names is None:
         raise InputError(f"no Triton kernel family for a {op.kind}: known for gemm")
+    if getattr(op, "batch", 1) != 1:
+        raise InputError(f"the {op.kind} kernel has no batch dimension, got batch={op.batch}")  # type: ignore[attr-defined]
     return {name: int(getattr(op, name)) for name in names}
 
 
@@ -92,6 +100,7 @@ def predict(
 
     Raises InputError for an unknown GPU, an impossible config, or a dtype the GPU has no tensor cores for.
     """
+    check_operator(op)
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     if config is None:
         from perfmodel.predict_operators import predict_one
@@ -100,6 +109,8 @@ def predict(
     family = kernel_family(op.kind)
     spec.tensor_rate(family.rate_of(op.dtype))
     configs = parse_configs(config, required=family.REQUIRED, default_variant=family.PLAIN, variants=family.VARIANTS)
+    if len(configs) != 1:
+        raise InputError(f"config holds {len(configs)} configs: predict takes one, rank takes a list")
     facts = facts_for(op.kind, spec, op.dtype, configs)
     sizes = op_sizes(op)
     for rule in family.rules(spec, **sizes, dtype=op.dtype, configs=configs, facts=facts):

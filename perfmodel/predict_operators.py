@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.operators import OperatorPredictions, operator_model, predict_columns
 from perfmodel.library import collective_rows
-from perfmodel.library.columns import read_frame, read_operator, take
+from perfmodel.library.columns import factorized, read_frame, read_operator, take
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.library.registry import parts
+from perfmodel.ops.check import table
 from perfmodel.predict_collective import predict_collective, predict_rows
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
@@ -57,6 +58,9 @@ def predict_frame(
     """Predict every row of a table of one kind; see predict_table."""
     import pandas as pd
 
+    if kind not in KINDS:
+        raise unknown_name("kind of table", kind, KINDS)
+    table(frame, kind)
     columns = {} if kind == "collective" else read_frame(kind, frame)
     length = len(frame)
     numbers = {name: np.empty(length) for name in ("latency_us", "low_us", "high_us")}
@@ -65,6 +69,8 @@ def predict_frame(
         if kind == "collective":
             at = slice(None) if rows is None else rows
             own_columns, stacks = collective_rows.read_columns(frame if rows is None else frame.iloc[rows])
+            if not length:
+                continue
             answer, fitted, found_us = predict_rows(spec, own_columns, stacks, calibration)
             for name, values in found_us.items():
                 numbers[name][at] = values
@@ -103,13 +109,11 @@ def _positions(rows: npt.NDArray[np.intp] | None, piece: Any, start: int, stop: 
 
 def _by_gpu(frame: pd.DataFrame, gpu: str | GpuSpec | None) -> Iterator[tuple[GpuSpec, npt.NDArray[np.intp] | None]]:
     """(GPU, its rows) of a table; the argument wins over the column."""
-    import pandas as pd
-
     if gpu is not None:
         yield find_gpu(gpu), None
         return
     if "gpu" not in frame.columns:
         raise InputError("which GPU? pass gpu= or give the table a gpu column")
-    codes, names = pd.factorize(frame["gpu"], use_na_sentinel=False)
+    codes, names = factorized(frame["gpu"])
     for code, name in enumerate(names):
         yield find_gpu(name), np.flatnonzero(codes == code)

@@ -15,14 +15,16 @@ from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import Configs, parse_configs
+from perfmodel.kernels.configs import TILE, Configs, parse_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values, physics
 from perfmodel.learn.calibration import PRIOR_INTERVAL
 from perfmodel.learn.evaluate import rows_that_ran
 from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
+from perfmodel.learn.plausible import check_microseconds
 from perfmodel.learn.residual import Residual, fit_residual
+from perfmodel.ops.check import MAX_SIZE, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,8 +67,7 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     latencies, fewer than 24 rows or 4 shapes, and latencies that are not microseconds.
     """
     module = kernel_family(family)
-    if not hasattr(frame, "columns"):
-        raise InputError(f"the table for kernel:{family} must be a DataFrame, not {type(frame).__name__}")
+    table(frame, f"kernel:{family}")
     missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
     if missing:
         raise InputError(f"the table for kernel:{family} lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
@@ -77,9 +78,10 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
         raise InputError(f"latency_us must be a positive number: rows {', '.join(map(str, bad[:5]))} of kernel:{family} are not")
     sizes = {name: _numbers(family, frame, name) for name in module.SIZES}
     for name, values in sizes.items():
-        wrong = np.flatnonzero(~(values >= 1) | (values != np.floor(values)))
+        wrong = np.flatnonzero(~((values >= 1) & (values <= MAX_SIZE) & (values == np.floor(values))))
         if len(wrong):
-            raise InputError(f"{name} must be a whole number of 1 or more: row {wrong[0]} of kernel:{family} has {values[wrong[0]]:g}")
+            row, value = wrong[0], values[wrong[0]]
+            raise InputError(f"{name} must be a whole number from 1 to {MAX_SIZE}: row {row} of kernel:{family} has {value:g}")
     names = [parse_dtype(d).name for d in frame["dtype"]] if "dtype" in frame.columns else ["bf16"] * len(frame)
     key = np.array([f"{d}:" + "x".join(str(int(sizes[n][i])) for n in module.SIZES) for i, d in enumerate(names)])
     group = np.unique(key, return_inverse=True)[1].astype(np.int64)
@@ -92,16 +94,26 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
         gpu.tensor_rate(module.rate_of(name))
         index = np.flatnonzero(np.array(names) == name)
         configs = parse_configs(frame.iloc[index], required=module.REQUIRED, default_variant=module.PLAIN, variants=module.VARIANTS)
+        check_launchable(gpu, configs, index)
         spec_facts = facts_for(family, gpu, name, configs)
         parts.append(Part(index, name, {k: v[index] for k, v in sizes.items()}, configs, spec_facts))
     log_latency = np.log(latency * 1e-6)
     best = np.full(group.max() + 1, np.inf)
     np.minimum.at(best, group, latency)
     rows = Rows(tuple(parts), log_latency, group, 1.0 / (1.0 + 2.0 * (latency / best[group] - 1.0)))
-    shift = float(np.median(log_latency - np.log(law(family, gpu, rows, {}).latency_s)))
-    if abs(shift) > np.log(100.0):
-        raise InputError(f"latencies of kernel:{family} are {np.exp(shift):.3g} times what physics allows: latency_us must be microseconds")
+    check_microseconds(f"kernel:{family}", log_latency - np.log(law(family, gpu, rows, {}).latency_s))
     return rows
+
+
+def check_launchable(gpu: GpuSpec, configs: Configs, labels: npt.NDArray[np.int64]) -> None:
+    """A measured config was launched: its tile sides and warps are powers of two, its threads fit a block. Else InputError with the row."""
+    most = {**dict.fromkeys(TILE, MAX_SIZE), "num_warps": gpu.max_threads_per_block // 32}
+    for name, limit in most.items():
+        values = configs[name]
+        wrong = np.flatnonzero((values & (values - 1) != 0) | (values > limit))
+        if len(wrong):
+            row, value = labels[wrong[0]], values[wrong[0]]
+            raise InputError(f"{name} {value} of row {row} cannot have run on {gpu.name}: expected a power of two, up to {limit}")
 
 
 def _numbers(family: str, frame: pd.DataFrame, name: str) -> Floats:

@@ -23,12 +23,14 @@ from perfmodel.calibrate.operators import (
 )
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging
 from perfmodel.learn.boost import CORRECTION, OWN, boost, sliced
 from perfmodel.learn.calibration import Calibration
-from perfmodel.learn.intervals import NOMINAL
+from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import NEW_ARCH_GROUP, interval_group, operator_model, universal_model, width_table
+from perfmodel.learn.plausible import check_microseconds, latencies_us
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, visible
 from perfmodel.library.columns import NEEDED, find, read_frame, take
@@ -53,17 +55,12 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The usable rows of a table: duplicates become their median. Raises InputError in one line naming the rows for anything wrong."""
     if kind not in KINDS:
         raise InputError(f"unknown table {kind!r}: expected {', '.join(KINDS)} or kernel:gemm")
+    if config := [str(name) for name in frame.columns if canonical_field(name) in TILE]:
+        raise InputError(f"the {kind} table has column {config[0]}, a Triton config: its rows are kernel:gemm, not a library's {kind}")
     missing = [name for name in (*NEEDED[kind], "latency_us") if find(frame, name) is None]
     if missing:
         raise InputError(f"the {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    try:
-        latency = frame["latency_us"].to_numpy(dtype=np.float64, na_value=np.nan)
-    except (TypeError, ValueError):
-        raise InputError(f"the {kind} table: latency_us must be numbers in microseconds, it holds {frame['latency_us'].dtype}") from None
-    bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
-    if len(bad):
-        rows = ", ".join(str(frame.index[i]) for i in bad[:5])
-        raise InputError(f"the {kind} table: latency_us must be a positive number of microseconds: rows {rows} are not ({len(bad)} in all)")
+    latencies_us(kind, frame)
     keys = [name for name in frame.columns if name != "latency_us"]
     unique = frame.drop_duplicates(subset=keys)
     if len(unique) == len(frame):
@@ -161,7 +158,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     Ways: the prior, or its law with constants drawn towards the rows; on top more tree rounds, interpolation between the rows, half of
     both, or nothing. Whichever is best on shapes held out in turn; the prior stays unless that lowers its error by MARGIN.
     """
-    _plausible(rows, rows.log_latency - predict_log(prior, rows))
+    check_microseconds(rows.what, rows.log_latency - predict_log(prior, rows))
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
     ways = _held_out(gpu, rows, prior, False, near)
     if MIN_REFIT_ROWS <= len(rows) < MANY_ROWS and prior.constants:
@@ -215,18 +212,5 @@ def _widths(gpu: GpuSpec, rows: Rows, prior: FittedModel, error: Floats) -> list
         return group_widths([np.stack([error, rows.log_latency, rows.columns["stack"]])])
     table = width_table(prior.card, gpu.arch, prior.interval)
     expected = table[interval_group(np.exp(rows.log_latency - error) * US, rows.columns["stack"])]
-    level = min(1.0, NOMINAL * (len(rows) + 1) / len(rows))
-    scale = float(np.quantile(np.abs(error) / expected, level))
+    scale = upper_bound(np.abs(error) / expected, NOMINAL)
     return [round(float(width * scale), 4) for width in table]
-
-
-def _plausible(rows: Rows, error: Floats) -> None:
-    """Wrong units are caught by size: seconds, milliseconds or nanoseconds differ from the model by a thousand."""
-    shift = float(np.median(error))
-    if abs(shift) < np.log(30.0):
-        return
-    unit = {-2: "seconds", -1: "milliseconds", 1: "nanoseconds"}.get(round(shift / np.log(1000.0)), "another unit")
-    raise InputError(
-        f"latencies of the {rows.what} table are {np.exp(shift):.2g} times what the model says: "
-        f"latency_us must be microseconds, these look like {unit}"
-    )

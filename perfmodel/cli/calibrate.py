@@ -45,9 +45,5 @@ def table(
         }
         for what, model in fitted.models.items()
     ]
-    if json_:
-        output.write_json(rows)
-    elif csv_:
-        output.write_csv(rows)
-    else:
-        output.write_table(rows, head=["held_out_error: mean |log(measured / predicted)| on shapes the fit did not see", ""])
+    head = ["held_out_error: mean |log(measured / predicted)| on shapes the fit did not see", ""]
+    output.write_rows(rows, json_=json_, csv_=csv_, head=head)

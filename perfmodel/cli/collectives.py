@@ -96,13 +96,5 @@ def evaluate_collectives(
 
     with Progress("evaluating collectives"):
         found: list[dict[str, Any]] = evaluate_shipped(left_out, gpu).to_dict("records")  # type: ignore[assignment]
-    if json_:
-        output.write_json(found)
-    elif csv_:
-        output.write_csv(found)
-    else:
-        head = [
-            f"|predicted / measured - 1|, left out: {left_out}; coverage of the 80 % interval; baseline: bytes over the link's rate",
-            "",
-        ]
-        output.write_table(found, head=head)
+    head = [f"|predicted / measured - 1|, left out: {left_out}; coverage of the 80 % interval; baseline: bytes over the link's rate", ""]
+    output.write_rows(found, json_=json_, csv_=csv_, head=head)

@@ -13,6 +13,7 @@ from perfmodel.cli.progress import Progress
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels.facts import facts_for
+from perfmodel.learn.baselines import check_external
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.evaluate import Predictor, Sweep, evaluate_ranking, read_sweeps
 from perfmodel.learn.model import FittedModel
@@ -42,6 +43,8 @@ def ranking(
 
     output.check_format(json_, csv_)
     spec = find_gpu(gpu)
+    if external:
+        check_external(spec)
     with Progress("evaluating"):
         sweeps = read_sweeps(kernel, pd.concat([options.read_frame(path) for path in data], ignore_index=True), dtype)
         models = {m.tier: m for m in (resolve(spec, f"kernel_{kernel}", c) for c in (None, options.calibration(calibration)))}
@@ -50,15 +53,10 @@ def ranking(
             methods[f"perfmodel, fitted on {fit_rows} rows of other shapes"] = crossfit(kernel, spec, sweeps, rows=fit_rows)
         summary, shapes = evaluate_ranking(sweeps, spec, methods, external=external)
     rows: list[dict[str, Any]] = (shapes if per_shape else summary).to_dict("records")  # type: ignore[assignment]
-    if json_:
-        output.write_json(rows)
-    elif csv_:
-        output.write_csv(rows)
-    else:
-        head = [f"{len(sweeps)} shapes of {kernel} on {spec.name}; {', '.join(f'{t}: {m.model_id}' for t, m in models.items())}"]
-        if "calibrated" in models:
-            head.append("the calibrated model may have been fitted on some of these shapes: its card says which rows it rests on")
-        output.write_table(rows, head=[*head, ""])
+    head = [f"{len(sweeps)} shapes of {kernel} on {spec.name}; {', '.join(f'{t}: {m.model_id}' for t, m in models.items())}"]
+    if "calibrated" in models:
+        head.append("the calibrated model may have been fitted on some of these shapes: its card says which rows it rests on")
+    output.write_rows(rows, json_=json_, csv_=csv_, head=[*head, ""])
 
 
 def predictor(kernel: str, gpu: GpuSpec, model: FittedModel) -> Predictor:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from perfmodel.cli import options, output
 from perfmodel.errors import InputError
 from perfmodel.hw.lint import lint, lint_all
 from perfmodel.hw.registry import files, gpu, load
 from perfmodel.hw.schema import FACTS
 from perfmodel.hw.spec import GpuSpec
 
-app = typer.Typer(help="Known GPUs and where every number comes from.", no_args_is_help=False)
+app = options.verb("Known GPUs and where every number comes from.", alone=True)
 
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, SI units.")]
-Csv = Annotated[bool, typer.Option("--csv", help="CSV on stdout.")]
 Row = dict[str, Any]
-_PIPE_WIDTH = 200  # columns of a table that goes to a file or a pipe
 
 # GpuSpec's unit at the end of a field -> the unit people read, and its factor.
 _SHOWN = {
@@ -35,54 +30,72 @@ _SHOWN = {
 
 
 @app.callback(invoke_without_command=True)
-def main(context: typer.Context, json_: Json = False, csv_: Csv = False) -> None:
+def main(context: typer.Context, json_: output.Json = False, csv_: output.Csv = False) -> None:
     """List the known GPUs."""
+    output.check_format(json_, csv_)
+    context.obj = (json_, csv_)  # `gpus --json show l20` is `gpus show l20 --json`
     if context.invoked_subcommand is None:
-        list_(json_, csv_)
+        list_(context)
+
+
+def _format(context: typer.Context, json_: bool, csv_: bool) -> tuple[bool, bool]:
+    """The format asked for, before or behind the subcommand."""
+    both = context.obj[0] or json_, context.obj[1] or csv_
+    output.check_format(*both)
+    return both
 
 
 @app.command("list")
-def list_(json_: Json = False, csv_: Csv = False) -> None:
+def list_(context: typer.Context, json_: output.Json = False, csv_: output.Csv = False) -> None:
     """List the known GPUs with their main numbers."""
+    json_, csv_ = _format(context, json_, csv_)
     rows, broken = [], []
     for path in files().values():
         try:
             rows.append(_summary(load(path)))
         except InputError as error:  # one bad file must not hide the others
-            broken.append(str(error))
-    _emit(sorted(rows, key=lambda row: str(row["name"])), json_, csv_)
+            broken.append(error)
+    output.write_rows(sorted(rows, key=lambda row: str(row["name"])), json_=json_, csv_=csv_)
     for line in broken:
-        typer.echo(line, err=True)
+        print(f"perfmodel: {line}", file=sys.stderr)
+    if broken:
+        raise typer.Exit(broken[0].exit_code)
 
 
 @app.command()
-def show(name: str, json_: Json = False, csv_: Csv = False) -> None:
+def show(context: typer.Context, name: str, json_: output.Json = False, csv_: output.Csv = False) -> None:
     """Show one GPU: each number with its source."""
+    json_, csv_ = _format(context, json_, csv_)
     spec = gpu(name)
-    if json_ and not csv_:
-        typer.echo(json.dumps(dataclasses.asdict(spec), indent=2))
-        return
     rows = _facts(spec)
+    if json_:
+        output.write_json(dataclasses.asdict(spec))
+        return
     if csv_:
-        _emit(rows, json_, csv_)
+        output.write_csv(rows)
         return
     citations = {row["source"]: n for n, row in enumerate({row["source"]: row for row in rows}.values(), start=1)}
-    numbered = [{**row, "source": f"[{citations[row['source']]}]"} for row in rows]
-    _table(numbered, list(rows[0]), f"{spec.name}: {spec.full_name} ({spec.arch}; also {', '.join(spec.aliases)})")
-    for citation, number in citations.items():
-        typer.echo(f"[{number}] {citation}")
+    numbered = [{**row, "value": output.exact(row["value"]), "source": f"[{citations[row['source']]}]"} for row in rows]
+    output.write_table(numbered, head=[f"{spec.name}: {spec.full_name} ({spec.arch}; also {', '.join(spec.aliases)})", ""])
+    print("\n".join(["", *(f"[{number}] {citation}" for citation, number in citations.items())]))
 
 
 @app.command("lint")
-def lint_command(names: Annotated[list[str] | None, typer.Argument()] = None, json_: Json = False, csv_: Csv = False) -> None:
+def lint_command(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument()] = None,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
     """Check GPUs, all by default, for physical plausibility; exit 1 where something is wrong."""
+    json_, csv_ = _format(context, json_, csv_)
     problems = {spec.name: lint(spec) for spec in map(gpu, names)} if names else lint_all()
     rows = [{"name": name, "problem": line} for name, lines in problems.items() for line in lines]
     if json_ or csv_ or rows:
-        _emit(rows, json_, csv_, columns=("name", "problem"))
+        output.write_rows(rows, ("name", "problem"), json_=json_, csv_=csv_)
     if rows:
         raise typer.Exit(1)
-    typer.echo(f"{len(problems)} GPUs, nothing wrong", err=True)
+    print(f"perfmodel: {len(problems)} GPUs, nothing wrong", file=sys.stderr)
 
 
 def _summary(spec: GpuSpec) -> Row:
@@ -123,36 +136,3 @@ def _fact(key: str, value: float, field: str, source: str) -> Row:
 def _round(value: float) -> float | int:
     number = float(f"{value:.5g}")
     return int(number) if number.is_integer() else number
-
-
-def _emit(rows: Sequence[Row], json_: bool, csv_: bool, *, columns: Sequence[str] = ()) -> None:
-    """Rows as JSON, CSV or a table."""
-    columns = columns or list(rows[0] if rows else ())
-    if json_ and csv_:
-        raise InputError("--json and --csv: choose one")
-    if json_:
-        typer.echo(json.dumps(list(rows), indent=2))
-    elif csv_:
-        writer = csv.DictWriter(sys.stdout, fieldnames=columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    else:
-        _table(rows, columns)
-
-
-def _table(rows: Sequence[Row], columns: Sequence[str], title: str = "") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    if title:
-        console.print(Text(title))
-    table = Table()
-    for column in columns:
-        numbers = all(isinstance(row[column], int | float | None) for row in rows)
-        narrow = column in ("name", "field", "value", "unit")
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold", no_wrap=narrow)
-    for row in rows:
-        table.add_row(*(Text("-" if row[c] is None else str(row[c])) for c in columns))
-    console.print(table)

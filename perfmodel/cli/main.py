@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from perfmodel import __version__
@@ -17,12 +19,13 @@ VERBS = {
     "gpus": "list the known GPUs, show one with the source of every number, lint the database",
     "rank": "rank Triton configs for a problem by predicted latency; needs no GPU",
     "predict": "predict one operator, or one Triton config, on a GPU",
-    "tune": "time only the best-ranked configs on this machine's GPU and remember the answer",
-    "measure": "time collectives on this machine's GPUs, as rows that calibrate reads",
+    "tune": "time only the best-ranked configs on this machine's GPU and remember the answer; needs a GPU, or a stored answer",
+    "measure": "time collectives on this machine's GPUs, as rows that calibrate reads; needs GPUs",
     "store": "show, export and import what was timed",
     "calibrate": "correct the model of a GPU with measured rows",
     "evaluate": "score rankings and collectives against measured rows, beside baselines",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _HELP = """\
 usage: perfmodel VERB ... [--json | --csv]
 
@@ -46,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; a bug raises."""
     try:
-        code = _dispatch(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: print(f"perfmodel: {' '.join(str(message).split())}", file=sys.stderr)
+            code = _dispatch(arguments)
         sys.stdout.flush()
         return code
     except PerfModelError as error:
@@ -54,8 +59,22 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered has no reader either
+        _drop_output()
         return 141
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _drop_output()
+        return _fail(f"cannot write: {error.strerror}", 1)
+    except ImportError as error:
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # a compiled module that was being loaded wraps it
+            return _fail("interrupted", 130)
+        raise
+
+
+def _drop_output() -> None:
+    """What is still buffered cannot be written either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -89,8 +108,11 @@ def _command(verb: str, arguments: list[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # not a usage error of the option parser
             raise
-        message = error.format_message() or str(error)
         at = getattr(error, "ctx", None)
+        if type(error).__name__ == "NoArgsIsHelpError" and at:
+            print(at.get_help())
+            return 0
+        message = error.format_message() or str(error)
         path = at.command_path if at else f"perfmodel {verb}"
         return _fail(f"{message} Try '{path} --help'.", 2)
 

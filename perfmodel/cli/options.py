@@ -30,9 +30,9 @@ ConfigFile = Annotated[
 StoreFile = Annotated[Path | None, typer.Option("--store", help="Store file (default: PERFMODEL_STORE, else the user's data folder).")]
 
 
-def verb(what: str) -> typer.Typer:
-    """The application of one verb: plain help, no completion script, tracebacks as Python makes them."""
-    app = typer.Typer(help=what, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+def verb(what: str, *, alone: bool = False) -> typer.Typer:
+    """The application of one verb: plain help, no completion script, Python's tracebacks. An `alone` one needs no further word."""
+    app = typer.Typer(help=what, no_args_is_help=not alone, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # so that a verb with one command still names it
     return app
 

@@ -25,6 +25,16 @@ def check_format(json_: bool, csv_: bool) -> None:
         raise InputError("--json and --csv: choose one")
 
 
+def write_rows(rows: Sequence[Row], columns: Sequence[str] = (), *, json_: bool, csv_: bool, head: Sequence[str] = ()) -> None:
+    """Rows in the format asked for: JSON, CSV, or a table under the lines of `head`."""
+    if json_:
+        write_json(rows)
+    elif csv_:
+        write_csv(rows, columns)
+    else:
+        write_table(rows, columns, head=head)
+
+
 def write_json(value: Any) -> None:
     """One JSON document; numbers JSON lacks become null."""
     _write(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
@@ -70,6 +80,11 @@ def shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{k}={shown(v)}" for k, v in value.items())
     return str(value)
+
+
+def exact(value: Any) -> str:
+    """A cell with every digit."""
+    return "-" if value is None else str(value)
 
 
 def _rich(lines: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]) -> None:

@@ -44,10 +44,12 @@ def gemm(
 
 OPERATORS = {
     "attention": ("Attention", "Attention of one layer: softmax(Q K^T) V over a KV cache."),
+    "mla": ("MLA", "Latent attention as DeepSeek has it: prefill with expanded heads, decode over the compressed cache."),
     "moe": ("MoE", "The expert layers of a mixture of experts: routing, two grouped GEMMs, combining."),
     "collective": ("Collective", "One collective between GPUs, every field by its name; predict all_reduce ... reads 16MiB too."),
     "memory": ("MemoryBound", "An operator that only moves memory: rmsnorm, rope, silu_mul, add ..."),
 }
+MAY_MISS = {"q_len": "Default: 1 in decode, the whole kv_len in prefill."}
 
 
 def add_operator(verb: str, name: str, what: str) -> None:
@@ -57,16 +59,23 @@ def add_operator(verb: str, name: str, what: str) -> None:
 
     def command(**given: Any) -> None:
         values = {f.name: given.pop(f.name) for f in fields}
+        if values.get("q_len", "") is None:
+            values["q_len"] = 1 if values["phase"] == "decode" else values["kv_len"]
         _library(operator(**values), **given)
 
     fields = dataclasses.fields(operator)
     own = []
     for field in fields:
-        kind: Any = bool if field.type in (bool, "bool") else str | None if field.default is None else str
+        stated = None if field.name in MAY_MISS else field.default
+        kind: Any = bool if field.type in (bool, "bool") else str | None if stated is None else str
         flag = "--" + field.name.replace("_", "-")
-        required = field.default is dataclasses.MISSING
-        default = inspect.Parameter.empty if required else field.default if kind is bool or field.default is None else str(field.default)
-        option = typer.Option(f"{flag}/--no-{flag[2:]}" if kind is bool else flag, metavar=None if kind is bool else field.name.upper())
+        required = stated is dataclasses.MISSING
+        default = inspect.Parameter.empty if required else stated if kind is bool or stated is None else str(stated)
+        option = typer.Option(
+            f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+            metavar=None if kind is bool else field.name.upper(),
+            help=MAY_MISS.get(field.name),
+        )
         own.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]))
     parameters = [*own, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared[1:])]
     hints = inspect.get_annotations(_library, eval_str=True)
@@ -112,7 +121,10 @@ def one_config(text: str) -> dict[str, Any]:
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if not pairs or not all(name.strip() and value.strip() for name, _, value in pairs):
         raise InputError(f'--config {text!r}: expected "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object')
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(found) < len(pairs):
+        raise InputError(f"--config {text!r} gives a field twice")
+    return found
 
 
 def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:

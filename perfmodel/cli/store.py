@@ -29,18 +29,23 @@ def show(
     with Store(store, create=False) as book:
         runs = book.history() if history else book.best()
     rows = [flat(run) for run in runs]
-    if json_:
-        output.write_json(rows)
-    elif csv_:
-        output.write_csv(rows, tuple(flat_columns()))
-    else:
-        short = [name for name in flat_columns() if name not in ("source_hash", "driver", "triton", "torch", "predicted_us", "clock_mhz")]
-        output.write_table(rows, short, head=[f"{book.path}: {len(rows)} {'runs' if history else 'answers'}", ""])
+    columns = flat_columns()
+    if not csv_:
+        columns = [name for name in columns if name not in ("source_hash", "driver", "triton", "torch", "predicted_us", "clock_mhz")]
+    output.write_rows(rows, columns, json_=json_, csv_=csv_, head=[f"{book.path}: {len(rows)} {'runs' if history else 'answers'}", ""])
 
 
 @app.command("export")
-def export_(path: Annotated[str, typer.Argument(help="File to write, or - for stdout.")], store: options.StoreFile = None) -> None:
-    """Write every run as JSON, whole or not at all."""
+def export_(
+    path: Annotated[str, typer.Argument(help="File to write, or - for stdout.")],
+    store: options.StoreFile = None,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """Write every run as JSON that import reads, whole or not at all; --json and --csv say what was written."""
+    output.check_format(json_, csv_)
+    if path == "-" and csv_:
+        raise InputError("export - writes JSON: leave --csv out, or use store show --history --csv")
     with Store(store, create=False) as book:
         data = book.export()
     if path == "-":
@@ -50,17 +55,33 @@ def export_(path: Annotated[str, typer.Argument(help="File to write, or - for st
         write_atomically(Path(path).expanduser(), json.dumps(data, indent=1) + "\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
-    print(f"perfmodel: {len(data['runs'])} runs written to {path}", file=sys.stderr)
+    _report([{"file": path, "runs": len(data["runs"])}], f"{len(data['runs'])} runs written to {path}", json_, csv_)
 
 
 @app.command("import")
-def import_(paths: Annotated[list[Path], typer.Argument(help="Files that `store export` wrote.")], store: options.StoreFile = None) -> None:
+def import_(
+    paths: Annotated[list[Path], typer.Argument(help="Files that `store export` wrote.")],
+    store: options.StoreFile = None,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
     """Add the runs of exports; those already there are skipped. A bad file adds nothing."""
+    output.check_format(json_, csv_)
+    rows = []
     exports = [(path, read_export(path)) for path in paths]
     with Store(store) as book:
         for path, data in exports:
             new, known = book.import_rows(data, str(path))
-            print(f"perfmodel: {path}: {new} new runs, {known} already there", file=sys.stderr)
+            rows.append({"file": str(path), "new": new, "already_there": known})
+    _report(rows, "; ".join(f"{r['file']}: {r['new']} new runs, {r['already_there']} already there" for r in rows), json_, csv_)
+
+
+def _report(rows: list[dict[str, Any]], text: str, json_: bool, csv_: bool) -> None:
+    """What was done: on stdout in a format that was asked for, else one line on stderr."""
+    if json_ or csv_:
+        output.write_rows(rows, json_=json_, csv_=csv_)
+    else:
+        print(f"perfmodel: {text}", file=sys.stderr)
 
 
 def flat(run: Run) -> dict[str, Any]:

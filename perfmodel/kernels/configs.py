@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError
+from perfmodel.ops.check import table
 
 Ints = npt.NDArray[np.int64]
 
@@ -28,8 +31,11 @@ _SPELLINGS = {
     "shared": ("shared", "shared_bytes", "smem_bytes"),
 }
 _CANONICAL = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
+TILE = ("block_m", "block_n", "block_k")
 FACTS = ("regs", "spills", "spill_bytes", "shared")
 DEFAULTS = {"group_m": 1, "split_k": 1, "num_warps": 4, "num_stages": 3}  # Triton's own defaults for the last two
+_MISSING = ("None", "nan", "<NA>")
+_MAY_BE_OFF = ("group_m", "split_k")  # 0 says: not grouped, not split
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,8 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
     given: tuple[Mapping[str, Any], ...] | None = None
     if hasattr(configs, "to_dict") and hasattr(configs, "columns"):
         count = len(configs)
-        raw = {_canonical(name): configs[name].to_numpy() for name in configs.columns}
+        table(configs, "config")
+        raw = _renamed({name: configs[name].to_numpy() for name in configs.columns}, "the config table")
     else:
         if isinstance(configs, Mapping):
             given = (_as_mapping(configs, 0),)
@@ -101,13 +108,13 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
         else:
             raise InputError(f"configs must be a list of configs or a DataFrame, not {type(configs).__name__}")
         count = len(given)
-        parsed = [{_canonical(name): value for name, value in row.items()} for row in given]
+        parsed = [_renamed(row, f"config {i}") for i, row in enumerate(given)]
         raw = {name: np.array([row.get(name) for row in parsed], dtype=object) for name in {n: None for row in parsed for n in row}}
     if not count:
         raise InputError("the config list is empty: give at least one config, or configs=None for the kernel's own space")
     columns = {name: _whole(raw.get(name), name, count) for name in (*required, *(n for n in DEFAULTS if n not in required))}
     columns |= {name: _whole(raw[name], name, count) for name in FACTS if name in raw and all(v is not None for v in raw[name])}
-    names = [str(v) if isinstance(v, str) else default_variant for v in raw.get("variant", [None] * count)]
+    names = [default_variant if str(v) in _MISSING else str(v) for v in raw.get("variant", [None] * count)]
     position = {v: i for i, v in enumerate(variants)}
     for i, name in enumerate(names):
         if name not in position:
@@ -116,7 +123,29 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
     return Configs(columns, code, tuple(variants), given)
 
 
-def _canonical(name: Any) -> str:
+def _renamed(row: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """A row, or a table of columns, under the project's names. A field given twice must agree; misspelt ones are refused."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        field = canonical_field(name)
+        if field in found and not np.array_equal(found[field], value):
+            both = ", ".join(str(n) for n in row if canonical_field(n) == field)
+            raise InputError(f"{where} gives {field} more than once with different values: as {both}")
+        if field not in _CANONICAL and (near := _meant(field.lower())):
+            raise InputError(f"{where} has an unknown field {name!r}: did you mean {near}?")
+        found[field] = value
+    return found
+
+
+@functools.cache
+def _meant(name: str) -> str | None:
+    """The optional field that a name not known misspells; a name that ends in another axis (GROUP_N) is another kernel's own field."""
+    near = difflib.get_close_matches(name, [spelling for field in DEFAULTS for spelling in _SPELLINGS[field]], n=1, cutoff=0.85)
+    return near[0] if near and near[0][:-1] != name[:-1] else None
+
+
+def canonical_field(name: Any) -> str:
+    """The project's name of a config field under any usual spelling; other names as they are."""
     return _CANONICAL.get(str(name).lower(), str(name))
 
 
@@ -125,26 +154,33 @@ def _whole(values: Any, name: str, count: int) -> Ints:
     default = DEFAULTS.get(name)
     if values is None:
         if default is None:
-            raise InputError(f"config 0 has no {name} (spellings: {', '.join(_SPELLINGS[name])})")
+            raise InputError(_lacks(0, name))
         return np.full(count, default, dtype=np.int64)
     try:
         numbers = np.array([default if v is None else v for v in values], dtype=np.float64)
-    except (TypeError, ValueError):
-        numbers = np.array([_number(v) for v in values])
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.empty(0)
+    if numbers.shape != (count,):
+        numbers = np.array([np.nan if v is None else _number(v) for v in values])
     if default is not None:
-        numbers = np.where(np.isnan(numbers) | (numbers == 0), default, numbers)
+        numbers = np.where(np.isnan(numbers) | ((numbers == 0) & (name in _MAY_BE_OFF)), default, numbers)
     low = 0 if name in FACTS else 1
     bad = np.flatnonzero(~((numbers == np.floor(numbers)) & (numbers >= low) & (numbers <= 2**31)))
     if len(bad):
         value = list(values)[bad[0]]
         if value is None:
-            raise InputError(f"config {bad[0]} has no {name}")
-        raise InputError(f"config {bad[0]}: {name} must be a whole number of {low} or more, got {value!r}")
+            raise InputError(_lacks(bad[0], name))
+        given = value.tolist() if hasattr(value, "tolist") else value
+        raise InputError(f"config {bad[0]}: {name} must be a whole number of {low} or more, got {given!r}")
     return numbers.astype(np.int64)
+
+
+def _lacks(position: int, name: str) -> str:
+    return f"config {position} has no {name} (spellings: {', '.join(_SPELLINGS[name])})"
 
 
 def _number(value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return float(value) if np.ndim(value) == 0 else -1.0
+    except (TypeError, ValueError, OverflowError):
         return -1.0

@@ -5,6 +5,7 @@ None sees a measurement. The laws are written from their published descriptions,
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -113,19 +114,28 @@ def triton_perf_model(gpu: GpuSpec, sizes: Mapping[str, int], dtype: str, config
     return time
 
 
+def check_external(gpu: GpuSpec) -> None:
+    """Raise NoAnswerError where nvidia-matmul-heuristics is not installed or does not know the GPU; costs nothing, so ask it first."""
+    if gpu.name not in _NVMMH_GPUS:
+        raise NoAnswerError(f"nvidia-matmul-heuristics does not know {gpu.name}: it knows {', '.join(_NVMMH_GPUS)}; leave --external out")
+    if importlib.util.find_spec("nvMatmulHeuristics") is None:
+        raise NoAnswerError("nvidia-matmul-heuristics is not installed: pip install 'perfmodel[heuristics]', or leave --external out")
+
+
 def nv_matmul_heuristics(gpu: GpuSpec, sizes: Mapping[str, int], dtype: str, configs: Configs) -> Floats:
     """nvidia-matmul-heuristics (CUTLASS3 target), each of its answers mapped to the nearest config.
 
     It runs in a subprocess, since it may crash at exit.
 
-    Raises NoAnswerError where the package is not installed or has no answer.
+    Raises NoAnswerError where the package is not installed, does not know the GPU or has no answer.
     """
+    check_external(gpu)
     m, n, k = sizes.values()
     script = _NVMMH_SCRIPT.format(gpu=_NVMMH_GPUS[gpu.name], m=m, n=n, k=k, precision={"fp8": "OSH"}.get(dtype, "HSH"))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     if not lines:
-        raise NoAnswerError("nvidia-matmul-heuristics gave no answer: pip install 'perfmodel[heuristics]', or leave --external out")
+        raise NoAnswerError(f"nvidia-matmul-heuristics gave no answer for {m}x{n}x{k} in {dtype} on {gpu.name}: leave --external out")
     bm, bn, bk, _, stages, _ = _sides(configs)
     score = np.full(len(configs), 1e6)
     for position, (tile_m, tile_n, tile_k, depth) in enumerate(json.loads(lines[-1])):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,10 @@ class Calibration:
     gpu: str
     models: Mapping[str, FittedModel]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.models, Mapping) or not all(isinstance(m, FittedModel) for m in self.models.values()):
+            raise InputError("models of a Calibration must map names to fitted models, as calibrate_table and load_calibration make them")
+
     def save(self, folder: str | Path) -> Path:
         """Write every model under `folder`/<what>/; returns the folder."""
         root = Path(folder)
@@ -35,6 +40,8 @@ class Calibration:
 
 def load_calibration(path: str | Path) -> Calibration:
     """Read a calibration folder (one subfolder a model); raises InputError when there is none or a card is corrupt."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"calibration is {path!r}: expected 'auto', None, a Calibration, or the path of one")
     root = Path(path).expanduser()
     cards = sorted(root.glob("*/card.json")) if root.is_dir() else []
     if not cards:

@@ -14,6 +14,7 @@ from perfmodel.analytic.constants import Constant, constant_values, physics
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.intervals import out_of_fold
+from perfmodel.learn.plausible import check_microseconds, latencies_us
 from perfmodel.library.collective import LAW, CollectiveTerms, model, read_columns
 from perfmodel.library.collective_stacks import from_python
 from perfmodel.units import US_PER_S
@@ -67,15 +68,12 @@ def read_rows(gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
         raise InputError(f"the table of collectives lacks column latency_us; it has {', '.join(map(str, frame.columns))}")
     if "status" in frame.columns:
         frame = frame[frame["status"] == "ok"]
-    latency = frame["latency_us"].to_numpy(dtype=np.float64, na_value=np.nan)
-    bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
-    if len(bad):
-        raise InputError(f"latency_us must be a positive number: rows {', '.join(map(str, bad[:5]))} of collectives are not")
+    latency = latencies_us(LAW, frame)
     columns, stack = read_columns(frame)
     sizes = np.unique(columns["message_bytes"], return_inverse=True)[1].astype(np.int64)
     rows = Rows(gpu, columns, stack, np.log(latency / US_PER_S), sizes)
-    if len(rows) and abs(float(np.median(rows.errors({})))) > np.log(100.0):
-        raise InputError("the latencies of collectives are over 100 times from what the links allow: latency_us must be microseconds")
+    if len(rows):
+        check_microseconds(LAW, rows.errors({}))
     return rows
 
 

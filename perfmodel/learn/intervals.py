@@ -39,17 +39,21 @@ def out_of_fold(
 
 
 def conformal_bounds(errors: Floats, weight: Floats | None = None, nominal: float = NOMINAL) -> tuple[float, float]:
-    """(low, high) such that a new error lies between them with probability `nominal`.
+    """(low, high) such that a new error lies between them with probability `nominal` or more, where there are 9 errors or more.
 
-    errors are out-of-fold log(measured / predicted); the tails are equal, (1 - nominal) / 2 each, with the finite-sample
-    correction (n + 1) / n of split conformal prediction.
+    errors are out-of-fold log(measured / predicted); the tails are equal, (1 - nominal) / 2 each: the bounds are the errors of rank
+    floor((n + 1) tail) from below and from above, the standard ranks of split conformal prediction; fewer errors give their range.
     Source: Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World, 2005; Lei et al., JASA 113, 2018.
     """
+    mass = np.ones(len(errors)) if weight is None else weight
+    share = 1.0 - (1.0 - nominal) / 2.0
+    return -upper_bound(-errors, share, mass), upper_bound(errors, share, mass)
+
+
+def upper_bound(errors: Floats, share: float, weight: Floats | None = None) -> float:
+    """The error that a new one exceeds with probability 1 - share at most: the one of rank ceil((n + 1) share), or the largest."""
     order = np.argsort(errors)
-    values = errors[order]
-    mass = np.ones(len(values)) if weight is None else weight[order]
-    position = np.cumsum(mass) / mass.sum()
-    tail = (1.0 - nominal) / 2.0 * len(values) / (len(values) + 1.0)
-    low = values[min(int(np.searchsorted(position, tail)), len(values) - 1)]
-    high = values[min(int(np.searchsorted(position, 1.0 - tail)), len(values) - 1)]
-    return float(low), float(high)
+    mass = np.ones(len(order)) if weight is None else weight[order]
+    rank = np.cumsum(mass) / mass.sum() * len(order)
+    wanted = share * (len(order) + 1) - 1e-9
+    return float(errors[order][min(int(np.searchsorted(rank, wanted)), len(order) - 1)])

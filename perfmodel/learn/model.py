@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel._resources import layers
+from perfmodel._resources import folders
 from perfmodel.errors import InputError
-from perfmodel.learn.residual import Residual, load_residual
+from perfmodel.learn import card as checks
+from perfmodel.learn.residual import Residual, feature, load_residual
 
 CARD_VERSION = 1
 TREE = "model.ubj.gz"
+TREE_DIGEST = "tree_sha256"
+_ENVIRONMENT = ("PERFMODEL_CALIBRATION", "PERFMODEL_HOME")
 Floats = npt.NDArray[np.float64]
 
 
@@ -50,11 +54,14 @@ class FittedModel:
         inside = np.ones(length, dtype=bool)
         for name, (low, high) in self.envelope.items():
             margin = slack * (high - low) + 1e-9
-            inside &= (features[name] >= low - margin) & (features[name] <= high + margin)
+            inside &= (feature(features, name) >= low - margin) & (feature(features, name) <= high + margin)
         return inside
 
     def save(self, folder: Path) -> None:
-        """Write model.ubj.gz and card.json under `folder`, the card last and atomically, so that a half-written model is never read."""
+        """Write model.ubj.gz and card.json under `folder`, the card last and atomically.
+
+        The card holds the tree's digest, so that a half-written model, or a tree of another card, is never read.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         tree = folder / TREE
         if self.residual is not None:
@@ -72,12 +79,10 @@ class FittedModel:
             "features": list(self.residual.names) if self.residual else [],
             "envelope": {k: list(v) for k, v in self.envelope.items()},
         }
+        card.pop(TREE_DIGEST, None)
+        if self.residual is not None:
+            card[TREE_DIGEST] = hashlib.sha256(tree.read_bytes()).hexdigest()
         write_atomically(folder / "card.json", json.dumps(card, indent=1, sort_keys=True) + "\n")
-
-
-def _pair(values: Sequence[float]) -> tuple[float, float]:
-    low, high = values
-    return float(low), float(high)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -94,23 +99,30 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_model(folder: Path) -> FittedModel:
-    """Load a model written by `FittedModel.save`; raises InputError naming the file for anything missing, corrupt or of another version."""
+    """Load a model written by `FittedModel.save`.
+
+    Raises InputError naming file and field for anything missing, corrupt, impossible or of another version, and for a tree that is not
+    the card's. A card without tree_sha256 (written before there was one) takes the tree beside it.
+    """
     path = folder / "card.json"
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
         if card["card_version"] != CARD_VERSION:
             raise InputError(f"{path} is of card version {card['card_version']}, this perfmodel reads {CARD_VERSION}: fit it again")
-        names = tuple(str(n) for n in card["features"])
+        names = checks.names("features", card["features"])
+        checks.check_facts(card)
         model = FittedModel(
             model_id=str(card["model_id"]),
-            tier=str(card["tier"]),
-            constants={str(k): float(v) for k, v in card["constants"].items()},
-            interval=_pair(card["interval_log"]),
-            residual=load_residual(folder / TREE, names) if names else None,
-            law_interval=_pair(card.get("law_interval_log", card["interval_log"])),
-            envelope={str(k): (float(v[0]), float(v[1])) for k, v in card["envelope"].items()},
+            tier=checks.tier(card["tier"]),
+            constants=checks.constants(card["constants"]),
+            interval=checks.interval("interval_log", card["interval_log"]),
+            residual=load_residual(folder / TREE, names, card.get(TREE_DIGEST)) if names else None,
+            law_interval=checks.interval("law_interval_log", card.get("law_interval_log", card["interval_log"])),
+            envelope=checks.envelope(card["envelope"]),
             card=card,
         )
+    except checks.CardError as error:
+        raise InputError(f"{path}: {error}; fit it again or reinstall perfmodel") from None
     except InputError:
         raise
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -120,15 +132,27 @@ def read_model(folder: Path) -> FittedModel:
     return model
 
 
-@functools.lru_cache(maxsize=64)
-def _read_cached(folder: Path, stamp: float) -> FittedModel:
-    return read_model(folder)
-
-
 def find_model(owner: str, what: str) -> FittedModel | None:
-    """The model of `owner` (a GPU, or `universal`) for `what` (`kernel_gemm` ...), the user's own before the shipped; None without any."""
-    for layer in layers("calibration"):
-        card = layer / owner / what / "card.json"
-        if card.is_file():
-            return _read_cached(card.parent, card.stat().st_mtime)
+    """The model of `owner` (a GPU, or `universal`) for `what` (`kernel_gemm` ...), the user's own before the shipped; None without any.
+
+    Raises InputError for one that is there but cannot be read.
+    """
+    for card in _candidates(owner, what, tuple(os.environ.get(name) for name in _ENVIRONMENT)):
+        try:
+            stamp = os.stat(card).st_mtime_ns
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(f"cannot read the model card {card}: {error.strerror}") from None
+        return _read(card, stamp)
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _candidates(owner: str, what: str, environment: tuple[str | None, ...]) -> tuple[str, ...]:
+    return tuple(str(layer / owner / what / "card.json") for layer in folders("calibration"))
+
+
+@functools.lru_cache(maxsize=128)
+def _read(card: str, stamp: int) -> FittedModel:
+    return read_model(Path(card).parent)

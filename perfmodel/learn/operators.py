@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel._resources import layers
 from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
 from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.flat import log_ratio_of_one
-from perfmodel.learn.model import FittedModel, read_model
+from perfmodel.learn.model import FittedModel, find_model
+from perfmodel.learn.residual import feature
 from perfmodel.learn.transfer import visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -28,7 +27,6 @@ from perfmodel.units import US_PER_S
 REGIMES_US = (10.0, 100.0)
 PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual is at hand: a stated guess
 KNOWN_ARCH_GROUP, NEW_ARCH_GROUP = "known", "new"
-_ENVIRONMENT = ("PERFMODEL_CALIBRATION", "PERFMODEL_HOME")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibratio
     if calibration is None:
         return _spec_model(gpu.name, what)
     if isinstance(calibration, str) and calibration == "auto":
-        return _find(gpu.name, what) or _spec_model(gpu.name, what)
+        return find_model(gpu.name, what) or _spec_model(gpu.name, what)
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
@@ -62,33 +60,13 @@ def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibratio
 
 def _spec_model(gpu: str, what: str) -> FittedModel:
     """The universal model fitted without this GPU where it is one of the measured ones, else the one of all GPUs, else bare physics."""
-    found = _find("universal", f"{what}_without_{gpu}") or _find("universal", what)
+    found = find_model("universal", f"{what}_without_{gpu}") or find_model("universal", what)
     return found or FittedModel(f"physics:{what}", "spec", {}, (-PRIOR_WIDTH, PRIOR_WIDTH))
 
 
 def universal_model(what: str) -> FittedModel | None:
     """The universal model of all measured GPUs, this one's rows included where there are any."""
-    return _find("universal", what)
-
-
-def _find(owner: str, what: str) -> FittedModel | None:
-    for card in _candidates(owner, what, tuple(os.environ.get(name) for name in _ENVIRONMENT)):
-        try:
-            stamp = os.stat(card).st_mtime_ns
-        except OSError:
-            continue
-        return _read(card, stamp)
-    return None
-
-
-@functools.lru_cache(maxsize=1024)
-def _candidates(owner: str, what: str, environment: tuple[str | None, ...]) -> tuple[str, ...]:
-    return tuple(str(layer / owner / what / "card.json") for layer in layers("calibration"))
-
-
-@functools.lru_cache(maxsize=128)
-def _read(card: str, stamp: int) -> FittedModel:
-    return read_model(Path(card).parent)
+    return find_model("universal", what)
 
 
 @functools.lru_cache(maxsize=256)
@@ -141,7 +119,7 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
 def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
     inside = np.ones(len(terms.latency_s), dtype=bool)
     for name, (low, high) in model.envelope.items():
-        values = terms.features[name]
+        values = feature(terms.features, name)
         inside &= (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:

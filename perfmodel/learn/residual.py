@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import importlib
 import json
 import sys
@@ -61,10 +62,15 @@ def matrix(names: Sequence[str], features: Mapping[str, Floats], length: int) ->
     """Feature matrix (length, len(names)); raises InputError for a feature that the law no longer gives."""
     out = np.empty((length, len(names)), dtype=np.float32)
     for i, name in enumerate(names):
-        if name not in features:
-            raise InputError(f"the stored model wants feature {name!r}, which this version does not compute: fit it again")
-        out[:, i] = features[name]
+        out[:, i] = feature(features, name)
     return out
+
+
+def feature(features: Mapping[str, Floats], name: str) -> Floats:
+    """One feature that a stored model names; raises InputError where the law does not give it."""
+    if name not in features:
+        raise InputError(f"the stored model wants feature {name!r}, which this version does not compute: fit it again")
+    return features[name]
 
 
 def fit_residual(
@@ -85,15 +91,20 @@ def fit_residual(
     return Residual(names, xgb.train(settings, data, rounds))
 
 
-def load_residual(path: Path, names: Sequence[str]) -> Residual:
-    """Read a tree written by `Residual.save`; raises InputError for a file that is not one."""
+def load_residual(path: Path, names: Sequence[str], sha256: str | None = None) -> Residual:
+    """Read a tree written by `Residual.save`; raises InputError for a file that is not one, or not the one with that digest."""
     xgb = load_xgboost()
     booster = xgb.Booster()
     try:
-        model = gzip.decompress(path.read_bytes())
+        stored = path.read_bytes()
+        if sha256 is not None and hashlib.sha256(stored).hexdigest() != sha256:
+            raise InputError(f"the model {path} is not the one its card describes (tree_sha256): fit it again or reinstall perfmodel")
+        model = gzip.decompress(stored)
         if not model.startswith(b"{"):  # xgboost ends the process on an empty buffer
             raise ValueError("not a model")
         booster.load_model(bytearray(model))
+    except InputError:
+        raise
     except (xgb.core.XGBoostError, OSError, EOFError, zlib.error, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "not a model"
         raise InputError(f"cannot read the model {path}: {reason}; fit it again or reinstall perfmodel") from None

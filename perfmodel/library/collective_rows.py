@@ -13,6 +13,8 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.collective_links import Links, resolve_links
 from perfmodel.library.collective_stacks import parse_stack, version_key
+from perfmodel.library.columns import factorized, plain_numbers
+from perfmodel.ops.check import table
 from perfmodel.ops.collective import MAX_BYTES, Collective, collective_kind
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def read_columns(frame: pd.DataFrame) -> tuple[dict[str, npt.NDArray[Any]], npt.
 
     Raises InputError naming the missing column.
     """
+    table(frame, "collective")
     named = frame.rename(columns={old: new for old, new in NAMES.items() if old in frame.columns and new not in frame.columns})
     if missing := [c for c in ("kind", "message_bytes", "n_gpus") if c not in named.columns]:
         raise InputError(f"a table of collectives needs kind, message_bytes and n_gpus: {', '.join(missing)} is not there")
@@ -49,7 +52,7 @@ def read_columns(frame: pd.DataFrame) -> tuple[dict[str, npt.NDArray[Any]], npt.
             found[name] = named[name].to_numpy(dtype=object)
     for name in ("message_bytes", "n_gpus", "nodes"):
         if name in named.columns:
-            found[name] = named[name].to_numpy(dtype=np.float64, na_value=np.nan)
+            found[name] = plain_numbers("collective", name, named[name])
     return found, named["stack"].to_numpy(dtype=object) if "stack" in named.columns else None
 
 
@@ -96,5 +99,5 @@ def levels(values: Any, rows: int) -> tuple[list[Any], npt.NDArray[np.intp]]:
     """(distinct values, "" for none, and which of them each row has)."""
     import pandas as pd
 
-    codes, found = pd.factorize(np.broadcast_to(np.asarray(values, dtype=object), (rows,)), use_na_sentinel=False)
+    codes, found = factorized(np.broadcast_to(np.asarray(values, dtype=object), (rows,)))
     return ["" if pd.isna(x) else x for x in found], np.asarray(codes, dtype=np.intp)

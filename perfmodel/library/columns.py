@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from perfmodel.errors import InputError
 from perfmodel.library import names
-from perfmodel.ops.check import MAX_SIZE
+from perfmodel.ops.check import MAX_SIZE, table
 from perfmodel.ops.memory import TRAFFIC, memory_kind
 from perfmodel.ops.moe import skew
 
@@ -76,7 +77,7 @@ def coded(values: Any, code: Callable[[Any], float]) -> Floats:
         if (found < 0).any():
             levels = [*levels, None]
     else:
-        found, uniques = pd.factorize(np.asarray(values, dtype=object), use_na_sentinel=False)
+        found, uniques = factorized(values)
         levels = [None if pd.api.types.is_scalar(value) and pd.isna(value) else value for value in uniques]
     used = np.bincount(found[found >= 0], minlength=len(levels))
     table = np.array([float(code(level)) if used[i] or level is None else np.nan for i, level in enumerate(levels)])
@@ -84,14 +85,34 @@ def coded(values: Any, code: Callable[[Any], float]) -> Floats:
     return result
 
 
+def factorized(values: Any) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.object_]]:
+    """(which of the distinct values each row has, those values); raises InputError for a cell that is no name, such as a list."""
+    import pandas as pd
+
+    cells = np.asarray(values, dtype=object)
+    try:
+        codes, found = pd.factorize(cells, use_na_sentinel=False)
+    except TypeError:
+        row = next(i for i, value in enumerate(cells) if not pd.api.types.is_hashable(value))
+        raise InputError(f"row {row} has {cells[row]!r} in column {getattr(values, 'name', None)}: expected one name") from None
+    return codes, np.asarray(found, dtype=object)
+
+
+def plain_numbers(kind: str, field: str, series: Any) -> Floats:
+    """A column as floats, missing cells NaN; raises InputError for one that holds anything else."""
+    import pandas as pd
+
+    column = pd.Series(series)
+    if column.dtype.kind not in "cmM":  # complex numbers and dates would convert
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            values: Floats = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            return values
+    raise InputError(f"{kind} table: column {field} must hold numbers, it holds {column.dtype}")
+
+
 def numbers(kind: str, field: str, series: Any, labels: Any = None) -> Floats:
     """A column as whole numbers; raises InputError naming the first bad row."""
-    try:
-        values: Floats = np.asarray(
-            series.to_numpy(dtype=np.float64, na_value=np.nan) if hasattr(series, "to_numpy") else series, dtype=np.float64
-        )
-    except (TypeError, ValueError):
-        raise InputError(f"{kind} table: column {field} must hold whole numbers, it holds {series.dtype}") from None
+    values = plain_numbers(kind, field, series)
     low = 0.0 if field in _ZERO_ALLOWED else 1.0
     bad = ~((values >= low) & (values <= MAX_SIZE) & (values == np.floor(values)))
     if bad.any():
@@ -109,6 +130,7 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
 
     Raises InputError naming missing columns, and the first bad row of a column.
     """
+    table(frame, kind)
     missing = [field for field in NEEDED[kind] if find(frame, field) is None]
     if missing:
         raise InputError(f"a {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
@@ -201,10 +223,10 @@ def _tensor_parallel(frame: pd.DataFrame, out: Columns) -> None:
     """Tables of whole models give n_embd, n_expanded_embd and tp: activations are n_expanded_embd / tp wide, rotary parts n_embd / tp."""
     if "tp" not in frame.columns:
         return
-    share = np.maximum(np.nan_to_num(frame["tp"].to_numpy(dtype=np.float64, na_value=1.0), nan=1.0), 1.0)
+    share = np.maximum(np.nan_to_num(plain_numbers("memory", "tp", frame["tp"]), nan=1.0), 1.0)
     kind = out["kind"]
     if "n_expanded_embd" in frame.columns:
-        wide = frame["n_expanded_embd"].to_numpy(dtype=np.float64, na_value=np.nan)
+        wide = plain_numbers("memory", "n_expanded_embd", frame["n_expanded_embd"])
         out["hidden"] = np.where((kind == MEMORY_KINDS.index("silu_mul")) & (wide > 0), wide / share, out["hidden"])
     out["hidden"] = np.where(kind == MEMORY_KINDS.index("rope"), out["hidden"] / share, out["hidden"])
 

@@ -157,6 +157,8 @@ def _child(kernel: str, facts: dict[str, Row], work: list[Work], deadline: float
         pipe.send(("done",))
     except DeviceLostError as lost:
         pipe.send(("lost", str(lost)))
+    except Exception as error:  # the exit below would take it along unseen
+        pipe.send(("lost", f"{type(error).__name__}: {error}"))
     finally:
         pipe.close()
         os._exit(0)  # a poisoned context may hang an orderly exit
@@ -206,7 +208,7 @@ def supervise(sweep: Sweep, facts: dict[str, Row], report: Any = None, child_mai
             child.join()
             if status == "done" or current is None:
                 if status != "done":
-                    print(f"sweep: the timing process ended before its first kernel ({status} {reason})", file=sys.stderr)
+                    print(f"sweep: the timing process ended before its first kernel ({status}: {reason})", file=sys.stderr)
                 break
             if time.monotonic() < sweep.deadline:
                 problem, config = current

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
-from perfmodel.ops.check import size
+from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Floats, Work
 
 PHASES = ("prefill", "decode")
@@ -53,6 +53,8 @@ class Attention:
             raise InputError(f"decode has q_len 1, got {self.q_len}")
         if self.causal and self.q_len > self.kv_len:
             raise InputError(f"causal attention needs kv_len of at least q_len, got {self.kv_len} and {self.q_len}")
+        heads = (self.q_len * self.q_heads, self.kv_len * self.kv_heads)
+        holdable("attention", *(self.batch * self.head_dim * rows for rows in heads))
         if not isinstance(self.causal, bool):
             raise InputError(f"causal must be True or False, got {self.causal!r}")
 

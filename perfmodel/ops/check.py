@@ -1,12 +1,14 @@
-"""Validation shared by the operators: one clear line for every impossible size."""
+"""Validation shared by operators and tables: one clear line for every impossible size, and for what is no table."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from perfmodel.errors import InputError
 
 MAX_SIZE = 2**31 - 1
+MAX_ELEMENTS = 2**46
 
 
 def size(name: str, value: object, *, low: int = 1, high: int = MAX_SIZE) -> int:
@@ -18,3 +20,20 @@ def size(name: str, value: object, *, low: int = 1, high: int = MAX_SIZE) -> int
     if isinstance(value, bool) or not math.isfinite(number) or number != math.floor(number) or not low <= number <= high:
         raise InputError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
     return int(number)
+
+
+def holdable(what: str, *elements: int) -> None:
+    """Raise InputError where one of an operator's tensors has more elements than any GPU holds."""
+    if max(elements) > MAX_ELEMENTS:
+        raise InputError(f"{what} has a tensor of {max(elements):.3g} elements, more than {MAX_ELEMENTS}: no GPU holds it")
+
+
+def table(frame: Any, what: str) -> None:
+    """Raise InputError unless `frame` is a DataFrame whose columns have one plain name each."""
+    columns = getattr(frame, "columns", None)
+    if columns is None or not hasattr(frame, "iloc"):
+        raise InputError(f"the {what} table must be a pandas DataFrame, not {type(frame).__name__}")
+    if columns.nlevels > 1:
+        raise InputError(f"the {what} table has columns of {columns.nlevels} levels: give plain names")
+    if not columns.is_unique:
+        raise InputError(f"the {what} table has column {columns[columns.duplicated()][0]!r} more than once")

@@ -49,6 +49,8 @@ class Collective:
         object.__setattr__(self, "n_gpus", size("n_gpus", self.n_gpus, high=MAX_GPUS))
         object.__setattr__(self, "nodes", size("nodes", self.nodes, high=MAX_GPUS))
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
+        if not isinstance(self.topology, str):
+            raise InputError(f"topology must be a name of hwdb/nodes or auto, got {self.topology!r}")
         if self.n_gpus == 1:
             raise InputError("n_gpus is 1: a collective needs at least 2 GPUs (one GPU has nobody to talk to)")
         if self.n_gpus % self.nodes:

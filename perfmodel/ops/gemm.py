@@ -8,11 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
-from perfmodel.ops.check import size
+from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Work
-
-MAX_ELEMENTS = 2**46
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +31,8 @@ class Gemm:
         for name in ("m", "n", "k", "batch"):
             object.__setattr__(self, name, size(name, getattr(self, name)))
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
-        if self.batch * max(self.m * self.k, self.n * self.k, self.m * self.n) > MAX_ELEMENTS:
-            raise InputError(f"gemm {self.m}x{self.n}x{self.k} has a matrix of more than {MAX_ELEMENTS} elements: no GPU holds it")
+        sides = (self.m * self.k, self.n * self.k, self.m * self.n)
+        holdable(f"gemm {self.m}x{self.n}x{self.k}", *(self.batch * side for side in sides))
 
     def work(self) -> Work:
         """Compulsory work of this GEMM."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import unknown_name
-from perfmodel.ops.check import size
+from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Work
 
 TRAFFIC: Mapping[str, tuple[float, float, float]] = MappingProxyType(
@@ -55,6 +55,7 @@ class MemoryBound:
         object.__setattr__(self, "tokens", size("tokens", self.tokens))
         object.__setattr__(self, "hidden", size("hidden", self.hidden))
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
+        holdable(self.kind, self.tokens * self.hidden)
 
     def work(self) -> Work:
         """Compulsory work from TRAFFIC."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
 from perfmodel.ops.attention import PHASES, visited_pairs
-from perfmodel.ops.check import size
+from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Work
 
 LATENT = 512  # compressed key-value dimension (DeepSeek-V2, arXiv 2405.04434, section 2.1)
@@ -42,6 +42,7 @@ class MLA:
             raise InputError(f"decode has q_len 1, got {self.q_len}")
         if self.q_len > self.kv_len:
             raise InputError(f"causal attention needs kv_len of at least q_len, got {self.kv_len} and {self.q_len}")
+        holdable("mla", self.batch * self.kv_len * (LATENT + ROPE), self.batch * self.q_len * self.num_heads * NOPE)
 
     def work(self) -> Work:
         """Compulsory work: 2 H (576 + 512) flops a pair over the latent cache in decode, 2 H (192 + 128) in prefill."""

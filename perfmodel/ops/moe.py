@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
-from perfmodel.ops.check import size
+from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Floats, Work
 
 _POWER_LAW = re.compile(r"power_law(?:_(\d+(?:\.\d+)?))?")
@@ -51,6 +51,7 @@ class MoE:
             raise InputError(f"ep must divide num_experts, got {self.ep} for {self.num_experts}")
         if self.inter % self.tp:
             raise InputError(f"tp must divide inter, got {self.tp} for {self.inter}")
+        holdable("moe", self.num_experts // self.ep * self.hidden * (self.inter // self.tp), self.tokens * self.hidden)
 
     def work(self) -> Work:
         """Compulsory work of one GPU: its share of the routed rows and the experts they touch."""

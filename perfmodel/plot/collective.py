@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats = npt.NDArray[np.float64]
+_COLUMNS = ("dtype", "nodes", "topology", "version")
 
 
 def curve(
@@ -33,61 +34,59 @@ def curve(
     return sizes, model(spec, rows, stack, constants)
 
 
-def latency(
-    gpu: str | GpuSpec,
-    kind: str,
-    n_gpus: int,
-    *,
-    stack: str = "nccl",
-    constants: Mapping[str, float] | None = None,
-    measured: pd.DataFrame | None = None,
-    label: str | None = None,
-    ax: Axes | None = None,
-    **columns: Any,
-) -> Axes:
+class Asked(TypedDict, total=False):
+    """What both plots may be told: whose calls (default nccl), the model's constants, measured rows, the line's label, further columns."""
+
+    stack: str
+    constants: Mapping[str, float] | None
+    measured: pd.DataFrame | None
+    label: str | None
+    dtype: str
+    nodes: int
+    topology: str
+    version: str
+
+
+def latency(gpu: str | GpuSpec, kind: str, n_gpus: int, *, ax: Axes | None = None, **asked: Unpack[Asked]) -> Axes:
     """Latency (microseconds) over message size with its 80 % band; algorithm and protocol named where they change; `measured` as points."""
-    ax = _axes(ax)
-    sizes, terms = curve(gpu, kind, n_gpus, stack, constants, **columns)
+    ax, sizes, terms, colour = _draw(ax, gpu, kind, n_gpus, asked, lambda _, micro: micro)
     micro = terms.latency_s * US_PER_S
-    (line,) = ax.plot(sizes, micro, label=label or f"{find_gpu(gpu).name}, {n_gpus} GPUs, {stack}")
     width = np.exp(Z80 * terms.log_sigma)
-    ax.fill_between(sizes, micro / width, micro * width, alpha=0.15, color=line.get_color())
+    ax.fill_between(sizes, micro / width, micro * width, alpha=0.15, color=colour)
     for i, name in _changes(terms):
         if i > 0:
-            ax.axvline(sizes[i], lw=0.5, ls=":", color=line.get_color())
-        ax.annotate(name, (sizes[i], micro[i]), (2, 8), textcoords="offset points", fontsize=8, rotation=60, color=line.get_color())
-    if measured is not None:
-        points = _matching(measured, kind, n_gpus, stack, columns)
-        ax.plot(points["message_bytes"], points["latency_us"], "o", ms=4, mfc="none", color=line.get_color(), label="measured")
-    ax.set(xscale="log", yscale="log", xlabel="message (bytes)", ylabel="latency (us)", title=kind)
-    ax.legend(fontsize=8)
+            ax.axvline(sizes[i], lw=0.5, ls=":", color=colour)
+        ax.annotate(name, (sizes[i], micro[i]), (2, 8), textcoords="offset points", fontsize=8, rotation=60, color=colour)
+    ax.set(yscale="log", ylabel="latency (us)")
     return ax
 
 
-def bus_bandwidth(
-    gpu: str | GpuSpec,
-    kind: str,
-    n_gpus: int,
-    *,
-    stack: str = "nccl",
-    constants: Mapping[str, float] | None = None,
-    measured: pd.DataFrame | None = None,
-    label: str | None = None,
-    ax: Axes | None = None,
-    **columns: Any,
-) -> Axes:
+def bus_bandwidth(gpu: str | GpuSpec, kind: str, n_gpus: int, *, ax: Axes | None = None, **asked: Unpack[Asked]) -> Axes:
     """Bus bandwidth (GB/s, as nccl-tests counts it) over message size; `measured` as points."""
-    ax = _axes(ax)
-    sizes, terms = curve(gpu, kind, n_gpus, stack, constants, **columns)
     factor = float(bus_factor(collective_kind(kind), n_gpus))
-    (line,) = ax.plot(sizes, factor * sizes / terms.latency_s / GB, label=label or f"{find_gpu(gpu).name}, {n_gpus} GPUs, {stack}")
+    ax, *_ = _draw(ax, gpu, kind, n_gpus, asked, lambda size, micro: factor * size / micro * US_PER_S / GB)
+    ax.set(ylabel="bus bandwidth (GB/s)")
+    return ax
+
+
+def _draw(
+    ax: Axes | None, gpu: str | GpuSpec, kind: str, n_gpus: int, asked: Asked, shown: Callable[[Any, Any], Any]
+) -> tuple[Axes, Floats, CollectiveTerms, Any]:
+    """The model's line and the measured points; `shown` makes the y axis' value of (bytes, microseconds)."""
+    ax = _axes(ax)
+    spec, stack, measured = find_gpu(gpu), asked.get("stack", "nccl"), asked.get("measured")
+    columns = {name: value for name, value in asked.items() if name in _COLUMNS}
+    sizes, terms = curve(spec, kind, n_gpus, stack, asked.get("constants"), **columns)
+    label = asked.get("label") or f"{spec.name}, {n_gpus} GPUs, {stack}"
+    (line,) = ax.plot(sizes, shown(sizes, terms.latency_s * US_PER_S), label=label)
+    colour = line.get_color()
     if measured is not None:
         points = _matching(measured, kind, n_gpus, stack, columns)
-        rate = factor * points["message_bytes"] / points["latency_us"] * US_PER_S / GB
-        ax.plot(points["message_bytes"], rate, "o", ms=4, mfc="none", color=line.get_color(), label="measured")
-    ax.set(xscale="log", xlabel="message (bytes)", ylabel="bus bandwidth (GB/s)", title=kind)
+        values = shown(points["message_bytes"], points["latency_us"])
+        ax.plot(points["message_bytes"], values, "o", ms=4, mfc="none", color=colour, label="measured")
+    ax.set(xscale="log", xlabel="message (bytes)", title=kind)
     ax.legend(fontsize=8)
-    return ax
+    return ax, sizes, terms, colour
 
 
 def _changes(terms: CollectiveTerms) -> list[tuple[int, str]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel._resources import user_folder
+from perfmodel._resources import folders
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.registry import aliases, files, normalise
@@ -25,7 +25,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import FACTS, parse_configs
 from perfmodel.ops.check import size
-from perfmodel.predict import CalibrationLike, Operator, op_sizes
+from perfmodel.predict import CalibrationLike, Operator, check_operator, op_sizes
 from perfmodel.tune import environment
 from perfmodel.tune.environment import Environment
 from perfmodel.tune.rank import Ranking, rank
@@ -109,6 +109,7 @@ def tune(
     GPU's place.
     Raises InputError for bad input and an unusable store, NoAnswerError without a GPU and when every candidate failed.
     """
+    check_operator(op)
     name, count = kernel or op.kind, size("top_k", top_k)
     notes: list[str] = []
     spec, place = _where(gpu, live=runner is None, notes=notes)
@@ -157,7 +158,7 @@ def _draft(name: str, notes: list[str]) -> GpuSpec:
     from perfmodel.hw.probe import probe_device, write_draft
 
     spec = probe_device()
-    folder = Path(os.environ.get("PERFMODEL_HWDB") or user_folder() / "hwdb").expanduser()
+    folder = folders("hwdb")[0]
     try:
         notes.append(f"{name} was unknown: a draft is in {write_draft(spec, folder)}; check its numbers against the datasheet")
     except InputError as error:

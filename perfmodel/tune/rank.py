@@ -15,7 +15,7 @@ from perfmodel.kernels.configs import Configs, parse_configs
 from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.calibration import resolve
 from perfmodel.ops.check import size
-from perfmodel.predict import CalibrationLike, ConfigPredictions, Operator, op_sizes, predict_configs
+from perfmodel.predict import CalibrationLike, ConfigPredictions, Operator, check_operator, op_sizes, predict_configs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,14 +118,13 @@ def rank(
     spelling of the fields, for somebody else's kernel of the same kind. Configs that cannot run or are dominated are pruned with a
     reason; soft reasons are ignored when they would leave nothing. Raises InputError for bad input, NoAnswerError when no config fits.
     """
+    check_operator(op)
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     limit = None if top_k is None else size("top_k", top_k)
     name = kernel or op.kind
     family = kernel_family(name)
     if op.kind != family.NAME:
         raise InputError(f"kernel {name} does not compute a {op.kind}")
-    if getattr(op, "batch", 1) != 1:
-        raise InputError(f"the {name} kernel has no batch dimension, got batch={op.batch}")  # type: ignore[attr-defined]
     spec.tensor_rate(family.rate_of(op.dtype))
     sizes = op_sizes(op)
     if configs is None:

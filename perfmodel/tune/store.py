@@ -29,6 +29,7 @@ _TEXT = (*_KEY, "config", "role", "status", "reason", "at", "detail")
 _NUMBERS = ("latency_us", "spread", "predicted_us", "clock_mhz")
 _COLUMNS = (*_TEXT, *_NUMBERS)
 ROLES = ("config", "baseline")
+_MOST = 1e15  # microseconds, or megahertz: above it a number is no measurement
 
 _SCHEMA = f"""
 CREATE TABLE runs (
@@ -117,14 +118,17 @@ class Store:
         Raises InputError for a file that is not a store, or cannot be written; such a file is left as it is.
         """
         self.path = store_path(path)
-        if not create and not self.path.is_file():
-            raise InputError(f"no store at {self.path}: nothing was tuned here yet; name another with --store or PERFMODEL_STORE")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            elif self.path.is_dir():
+                raise InputError(self._unusable("a folder"))
+            elif not self.path.exists():
+                raise InputError(f"no store at {self.path}: nothing was tuned here yet; name another with --store or PERFMODEL_STORE")
         except OSError as error:
             raise InputError(self._unusable(error.strerror or str(error))) from None
         with self._errors():
-            self._db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+            self._db = self._connect(create)
         try:
             with self._errors():
                 self._prepare(create)
@@ -176,6 +180,10 @@ class Store:
         if data["perfmodel_store"] != VERSION:
             raise InputError(f"{source}: an export of version {data['perfmodel_store']!r}, this perfmodel reads {VERSION}")
         rows = [_checked(row, f"{source}: run {number}") for number, row in enumerate(data["runs"])]
+        with self._errors():
+            damage = str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])
+        if damage != "ok":
+            raise InputError(self._unusable(" ".join(damage.split())))
         new = self._insert(rows)
         return new, len(rows) - new
 
@@ -194,6 +202,21 @@ class Store:
     def _select(self, what: str) -> list[Run]:
         with self._errors():
             return [_run(row) for row in self._db.execute(f"SELECT {', '.join(_COLUMNS)} FROM {what}")]
+
+    def _connect(self, create: bool) -> sqlite3.Connection:
+        """Open the file; without `create` for reading, even in a folder where sqlite cannot make the files it shares with writers."""
+        if create:
+            return sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        book = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None)
+        try:
+            book.execute("PRAGMA user_version")
+        except sqlite3.OperationalError:
+            book.close()
+            if self.path.with_name(f"{self.path.name}-wal").exists():  # the newest rows stand there
+                raise
+            return sqlite3.connect(f"{address}&immutable=1", uri=True, timeout=_BUSY_S, isolation_level=None)
+        return book
 
     def _prepare(self, create: bool) -> None:
         """Check whose file this is before anything is written to it, then make the schema in a new one."""
@@ -251,7 +274,7 @@ def read_export(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON, perhaps half-written ({error})") from None
 
 
@@ -260,6 +283,15 @@ def _run(row: tuple[Any, ...]) -> Run:
     for name in ("sizes", "config", "detail"):
         values[name] = json.loads(values[name])
     return Run(Key(**{name: values.pop(name) for name in _KEY}), **values)
+
+
+def _storable(value: Any) -> bool:
+    """Whether text or an object of an export can be stored and read back: no lone surrogates, and only numbers that JSON has."""
+    try:
+        (canonical(value) if isinstance(value, Mapping) else value).encode()
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
 
 
 def _checked(row: Any, where: str) -> dict[str, Any]:
@@ -273,12 +305,13 @@ def _checked(row: Any, where: str) -> dict[str, Any]:
         value = row[name]
         nested = name in ("sizes", "config", "detail")
         if name in _NUMBERS:
-            good = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0)
+            good = value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST)
         else:
-            good = isinstance(value, Mapping if nested else str)
+            good = isinstance(value, Mapping if nested else str) and _storable(value)
         if not good:
-            kind = "an object" if nested else "a number" if name in _NUMBERS else "text"
-            raise InputError(f"{where} has {name} {value!r}: expected {kind}")
+            kind = "an object of plain values" if nested else f"a number from 0 to {_MOST:g}" if name in _NUMBERS else "Unicode text"
+            shown = repr(value)
+            raise InputError(f"{where} has {name} {shown if len(shown) < 80 else shown[:80] + '...'}: expected {kind}")
         out[name] = canonical(value) if nested else float(value) if name in _NUMBERS and value is not None else value
     if out["role"] not in ROLES or (out["status"] == "ok" and not out["latency_us"]):
         raise InputError(f"{where} has role {out['role']!r}, status {out['status']!r} and latency_us {out['latency_us']!r}: no such run")

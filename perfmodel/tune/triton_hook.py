@@ -12,10 +12,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfmodel.errors import InputError
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
+from perfmodel.kernels.configs import DEFAULTS
+from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.ops import Gemm
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike
@@ -40,12 +43,20 @@ def prune(
     sizes: kernel argument names of m, n and k ({"m": "M_total"}); fields: config keyword of each field ({"block_m": "TILE_ROWS"});
     dtype: the operands' type; each is guessed where left out (M, N, K; BLOCK_M, BLOCK_SIZE_M, BM ...; the first tensor's type).
     gpu: the current CUDA device where left out. top_k = 1 leaves one config, which current Triton runs without any timing.
-    The same arguments give the same choice on every rank. Raises InputError here, at decoration, for an unknown kernel or GPU and a
-    top_k that is not a whole number of 1 or more.
+    The same arguments give the same choice on every rank. Raises InputError here, at decoration, for an unknown kernel, GPU, size, field
+    or dtype, a calibration that cannot be read, and a top_k that is not a whole number of 1 or more.
     """
     count = size("top_k", top_k)
-    kernel_family(kernel)
+    family = kernel_family(kernel)
     known = None if gpu is None else find_gpu(gpu)
+    _check_names("sizes", sizes, family.SIZES)
+    _check_names("fields", fields, (*family.REQUIRED, *DEFAULTS))
+    if dtype is not None:
+        rate = family.rate_of(parse_dtype(dtype).name)
+        if known is not None:
+            known.tensor_rate(rate)
+    if calibration is not None and calibration != "auto" and not isinstance(calibration, Calibration):
+        calibration = load_calibration(calibration)
     state: dict[str, Any] = {"gpu": known, "warned": False}
 
     def early_config_prune(configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
@@ -64,6 +75,17 @@ def prune(
             return list(configs)
 
     return {"early_config_prune": early_config_prune}
+
+
+def _check_names(what: str, names: object, known: Sequence[str]) -> None:
+    """`names` maps some of `known` to the kernel's own names."""
+    if names is None:
+        return
+    if not isinstance(names, Mapping) or not all(isinstance(own, str) for own in names.values()):
+        raise InputError(f"{what} is {names!r}: expected {{{known[0]!r}: 'name in the kernel'}}")
+    for name in names:
+        if name not in known:
+            raise unknown_name(f"name in {what}", name, known)
 
 
 def _sizes(arguments: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int]:

@@ -43,3 +43,11 @@ def test_module_has_a_docstring_and_a_readable_length(module: str) -> None:
     text = (ROOT / module).read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text)), f"{module} has no docstring"
     assert text.count("\n") <= MAX_LINES, f"{module} has {text.count(chr(10))} lines: split it"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in sorted((ROOT / "data").rglob("*")) if p.suffix in (".parquet", ".npz", ".csv")], ids=lambda p: p.name
+)
+def test_a_data_file_has_a_sidecar_with_a_licence(path: Path) -> None:
+    text = path.with_suffix(".json").read_text(encoding="utf-8")
+    assert any(licence in text for licence in ("Apache-2.0", "MIT")), f"{path.name}: its sidecar names no licence"

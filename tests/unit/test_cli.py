@@ -60,6 +60,13 @@ def test_help_names_every_verb_and_every_verb_has_a_module(capsys: Capture) -> N
     assert pm.__version__ in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", [v for v in main.VERBS if v != "gpus"])
+def test_a_verb_alone_prints_its_help(capsys: Capture, verb: str) -> None:
+    assert run(verb) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"Usage: perfmodel {verb}") and out.count("\n") > 5 and err == ""
+
+
 @pytest.mark.parametrize("verb", ["rank", "tune", "predict", "store", "calibrate", "evaluate"])
 def test_help_of_a_verb(capsys: Capture, verb: str) -> None:
     assert run(verb, "--help") == 0
@@ -164,6 +171,7 @@ def test_bad_sizes(capsys: Capture, option: str, value: str) -> None:
         ([*RANK, "--calibration", "/nowhere/at/all"], "no calibration at /nowhere/at/all"),
         (["predict", "gemm", *RANK[2:], "--config", "block_m"], "--config"),
         (["predict", "gemm", *RANK[2:], "--config", "{"], "not JSON"),
+        (["predict", "gemm", *RANK[2:], "--config", "block_m=64,block_m=32"], "gives a field twice"),
         (["predict", "gemm", *RANK[2:], "--config", "block_m=256,block_n=256,block_k=256,num_stages=6"], "cannot run on h100_sxm"),
         (["predict", "memory", "--gpu", "l20", "--kind", "rmsnorm", "--tokens", "0", "--hidden", "64"], "tokens must be a whole number"),
         (["predict", "attention", "--gpu", "l20", "--phase", "decode"], "Missing option '--batch'"),
@@ -199,12 +207,76 @@ def test_interrupt_is_one_line_and_130_and_a_bug_keeps_its_traceback(capsys: Cap
         run(*RANK)
 
 
-def test_a_reader_that_goes_away_is_quiet() -> None:
-    code = f"from perfmodel.cli.main import main; main({[*RANK, '--pruned', '--csv']!r})"
+def test_interrupts_while_modules_load(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> Any:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr("perfmodel.cli.main.importlib.import_module", load)
+    assert run(*RANK) == 130
+    assert capsys.readouterr().err == "perfmodel: interrupted\n"
+
+
+@pytest.mark.parametrize("verb", ["predict", "rank", "evaluate", "calibrate"])
+def test_control_c_is_one_line_and_leaves_nothing(tmp_path: Path, verb: str) -> None:
+    """A real signal, sent while the verb waits for its file: a pipe that nobody fills."""
+    os.mkfifo(tmp_path / "rows.csv")
+    pipe = str(tmp_path / "rows.csv")
+    arguments = {
+        "predict": ["predict", "gemm", *RANK[2:]],
+        "rank": [*RANK, "--configs", pipe],
+        "evaluate": ["evaluate", "ranking", "--gpu", "h100_sxm", "--data", pipe],
+        "calibrate": ["calibrate", "table", pipe, "--gpu", "h100_sxm", "--out", str(tmp_path / "out")],
+    }[verb]
+    wait = "import perfmodel.predict_operators as p, time; p.predict_one = lambda *a, **k: time.sleep(60); " if verb == "predict" else ""
+    code = f"{wait}import threading, os, signal; threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+    code += f"from perfmodel.cli.main import main; main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert [line for line in done.stderr.splitlines() if ", 2 s" not in line] == ["perfmodel: interrupted"]
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.parametrize("arguments", [[*RANK, "--pruned", "--csv"], ["gpus"], ["gpus", "show", "l20"], ["gpus", "--csv"]])
+def test_a_reader_that_goes_away_is_quiet(arguments: list[str]) -> None:
+    code = f"from perfmodel.cli.main import main; main({arguments!r})"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout and process.stderr
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait(60) == 141
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["rank", "--help"], [*RANK, "--csv"], ["gpus"], ["gpus", "--json"], ["gpus", "show", "l20"]]
+)
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "perfmodel.cli.main", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "perfmodel: cannot write: No space left on device\n")
+
+
+def test_external_baselines_are_asked_for_before_any_work(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ["--external", "--data", str(tmp_path / "absent.csv")]
+    assert "nvidia-matmul-heuristics does not know h800_sxm" in fails(capsys, "evaluate", "ranking", "--gpu", "h800", *data, code=1)
+    monkeypatch.setattr("perfmodel.learn.baselines.importlib.util.find_spec", lambda name: None)
+    assert "pip install 'perfmodel[heuristics]'" in fails(capsys, "evaluate", "ranking", "--gpu", "l20", *data, code=1)
+
+
+def test_attention_needs_no_query_length(capsys: Capture) -> None:
+    sizes = ["--gpu", "h100_sxm", "--batch", "4", "--kv-len", "2048"]
+    heads = ["--q-heads", "32", "--kv-heads", "8", "--head-dim", "128"]
+    for phase, length in (("decode", 1), ("prefill", 2048)):
+        data = as_json(capsys, "predict", "attention", "--phase", phase, *sizes, *heads)
+        assert data["latency_us"] == pm.predict(pm.Attention(phase, 4, length, 2048, 32, 8, 128), "h100_sxm").latency_us
+        data = as_json(capsys, "predict", "mla", "--phase", phase, *sizes, "--num-heads", "16")
+        assert data["latency_us"] == pm.predict(pm.MLA(phase, 4, length, 2048, 16), "h100_sxm").latency_us
+
+
+def test_help_says_which_verbs_need_a_gpu(capsys: Capture) -> None:
+    assert run("--help") == 0
+    needing = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and "; needs a GPU" in line]
+    assert needing == ["tune"]
 
 
 def test_predict_one_config(capsys: Capture) -> None:
@@ -281,6 +353,10 @@ def test_tune_and_store_verbs(capsys: Capture, tmp_path: Path, monkeypatch: pyte
     assert run("store", "import", str(copy), "--store", str(tmp_path / "other")) == 0
     assert "7 new runs, 0 already there" in capsys.readouterr().err
     assert run("store", "import", str(copy)) == 0 and "0 new runs, 7 already there" in capsys.readouterr().err
+    assert as_json(capsys, "store", "import", str(copy)) == [{"file": str(copy), "new": 0, "already_there": 7}]
+    assert as_csv(capsys, "store", "export", str(copy)) == [{"file": str(copy), "runs": "7"}]
+    assert "choose one" in fails(capsys, "store", "import", str(copy), "--json", "--csv")
+    assert "export - writes JSON" in fails(capsys, "store", "export", "-", "--csv")
     copy.write_text(copy.read_text()[:100])
     assert "half-written" in fails(capsys, "store", "import", str(copy))
     assert "cannot be written" in fails(capsys, "store", "export", str(tmp_path / "absent" / "x.json"))

@@ -43,6 +43,19 @@ def test_show_gives_every_number_with_its_source() -> None:
     assert spec["name"] == "h200_sxm" and spec["dram_bytes_per_s"] == 4.8e12 and spec["sources"]["sms"]
 
 
+def test_the_format_may_stand_before_the_subcommand() -> None:
+    for args in (["show", "l20"], ["list"], ["lint"]):
+        for flag in ("--json", "--csv"):
+            assert run(app, [flag, *args]).stdout == run(app, [*args, flag]).stdout
+    assert isinstance(run(app, ["--json", "show", "l20", "--csv"]).exception, InputError)
+    assert json.loads(run(app, ["--json", "show", "l20"]).stdout)["name"] == "l20"
+
+
+def test_zero_is_a_number() -> None:
+    line = next(line for line in run(app, ["show", "l20"]).stdout.splitlines() if line.startswith("nvlink_bytes_per_s"))
+    assert line.split()[1] == "0"
+
+
 def test_bad_questions_are_input_errors() -> None:
     assert isinstance(run(app, ["show", "h1000"]).exception, InputError)
     assert isinstance(run(app, ["show", "l20", "--json", "--csv"]).exception, InputError)
@@ -58,5 +71,6 @@ def test_lint_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     found = run(app, ["lint", "--json"])
     assert found.exit_code == 1 and json.loads(found.stdout)[0]["name"] == "bad"
     listed = run(app, ["list", "--json"])
-    assert listed.exit_code == 0 and len(json.loads(listed.stdout)) == len(gpus()) - 1 and str(bad) in listed.stderr
+    assert listed.exit_code == 2 and len(json.loads(listed.stdout)) == len(gpus()) - 1
+    assert listed.stderr.startswith(f"perfmodel: {bad}: not valid TOML") and listed.stderr.count("\n") == 1
     assert gpu("l20").sms == 92

@@ -117,6 +117,7 @@ def test_no_gpu_says_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_draft_loads_back_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, properties(name='NVIDIA "Odd"\\ name\n'), nvml())
+    (tmp_path / "new").mkdir()
     monkeypatch.setenv("PERFMODEL_HWDB", str(tmp_path / "new"))
     spec = probe_device()
     path = write_draft(spec, tmp_path / "new")

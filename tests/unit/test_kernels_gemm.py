@@ -379,13 +379,31 @@ def test_missing_optional_fields_take_tritons_defaults() -> None:
         assert configs[name].tolist() == [value, value]
 
 
+def test_other_fields_of_a_kernel_and_equal_repetitions_are_fine() -> None:
+    own = {"GROUP_N": 2, "BLOCK_H": 16, "SPLIT_N": 3, "NUM_SMS": 132, "EVEN_K": True, "NUM_WARPS": 4, "num_warps": 4}
+    assert parse([{**SMALL, **own}])["num_warps"].tolist() == [4]
+
+
 @pytest.mark.parametrize(
     ("configs", "message"),
     [
         (None, "list of configs or a DataFrame, not NoneType"),
         (pd.DataFrame(), "empty"),
         ([{}], "config 0 has no block_m"),
-        ([SMALL, {**SMALL, "block_k": None}], "config 1 has no block_k"),
+        ([SMALL, {**SMALL, "block_k": None}], "config 1 has no block_k .spellings: block_k, block_size_k, bk, tile_k, blockk"),
+        ([{**SMALL, "block_m": [64]}], r"config 0: block_m must be a whole number of 1 or more, got \[64\]"),
+        ([{**SMALL, "block_m": [64]}, {**SMALL, "block_m": [64]}], "config 0: block_m must be a whole number"),
+        ([SMALL, {**SMALL, "block_m": [64, 32]}], "config 1: block_m must be a whole number"),
+        ([{**SMALL, "block_m": 10**400}], "config 0: block_m must be a whole number"),
+        ([{**SMALL, "num_warps": 0}], "config 0: num_warps must be a whole number of 1 or more, got 0"),
+        ([{**SMALL, "num_stages": 0}], "config 0: num_stages must be"),
+        ([SMALL, {**SMALL, "num_wraps": 8}], "config 1 has an unknown field 'num_wraps': did you mean num_warps?"),
+        ([{**SMALL, "NUM_STAGE": 8}], "unknown field 'NUM_STAGE': did you mean num_stages?"),
+        ([SMALL, {**SMALL, "BM": 128}], "config 1 gives block_m more than once with different values: as block_m, BM"),
+        (pd.DataFrame([[64, 64, 64, 32]], columns=["BM", "BN", "BK", "BM"]), "config table has column 'BM' more than once"),
+        (pd.DataFrame([[64, 64, 64, 32]], columns=["BM", "BN", "BK", "block_m"]), "the config table gives block_m more than once"),
+        ([{**SMALL, "variant": ["plain"]}], "config 0 has variant"),
+        ([{**SMALL, "variant": 5}], "config 0 has variant '5'"),
         ([{**SMALL, "block_m": "wide"}], "config 0: block_m must be a whole number of 1 or more, got 'wide'"),
         ([{**SMALL, "block_m": 2.5}], "got 2.5"),
         ([{**SMALL, "block_m": 1e12}], "block_m"),

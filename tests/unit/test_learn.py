@@ -103,6 +103,18 @@ def test_a_card_comes_back_as_it_was(folder: Path, tree: Residual) -> None:
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before and set(before) == {"card.json", TREE}
 
 
+def test_an_interrupted_save_leaves_no_half_written_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    model = read_model(folder)
+    monkeypatch.setattr("perfmodel.learn.model.os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.save(folder)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
 def test_a_model_without_a_tree_leaves_none_behind(folder: Path) -> None:
     dataclasses.replace(read_model(folder), residual=None).save(folder)
     assert [p.name for p in folder.iterdir()] == ["card.json"]
@@ -120,6 +132,10 @@ def edit(**changes: Any) -> Callable[[Path], Any]:
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
     return change
+
+
+def other_tree() -> Residual:
+    return fit_residual({name: np.arange(9.0) for name in "abc"}, np.arange(9.0), rounds=2)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +159,32 @@ def edit(**changes: Any) -> Callable[[Path], Any]:
         (edit(constants=[1]), "card.json"),
         (edit(constants={"launch_s": "soon"}), "card.json"),
         (edit(envelope={"a": 3}), "card.json"),
+        (edit(envelope={"a": [2.0, -1.0]}), "card.json: envelope.a "),
+        (edit(envelope={"a": [float("nan"), 1.0]}), "card.json: envelope.a "),
+        (edit(constants={"launch_s": float("nan")}), "card.json: constants.launch_s is nan"),
+        (edit(constants={"launch_s": -5e-6}), "card.json: constants.launch_s is -5e-06: expected a positive number"),
+        (edit(constants={"launch_s": 0}), "card.json: constants.launch_s "),
+        (edit(constants={"launch_s": 10**400}), "card.json: constants.launch_s "),
+        (edit(constants={"launch_s": True}), "card.json: constants.launch_s "),
+        (edit(interval_log=[0.2, -0.1]), "card.json: interval_log .* low end is above"),
+        (edit(interval_log=[float("nan"), 0.1]), "card.json: interval_log "),
+        (edit(interval_log=[-1e9, 1e9]), "card.json: interval_log "),
+        (edit(law_interval_log=[0.2, -0.1]), "card.json: law_interval_log "),
+        (edit(tier="gold"), "card.json: tier is 'gold': expected spec or calibrated"),
+        (edit(tier=["spec"]), "card.json: tier "),
+        (edit(variants="plain"), "card.json: variants "),
+        (edit(variants=5), "card.json: variants "),
+        (edit(gpus={"h200_sxm": 1}), "card.json: gpus "),
+        (edit(dtype_codes=[99]), "card.json: dtype_codes "),
+        (edit(known_names={"mma": [-1]}), "card.json: known_names.mma "),
+        (edit(half_widths={"new": [0.1] * 5}), "card.json: half_widths.new "),
+        (edit(half_widths={"new": [-0.1] * 6}), "card.json: half_widths.new "),
+        (edit(features="abc"), "card.json: features "),
+        (edit(tree_sha256="0" * 64), "is not the one its card describes"),
+        (
+            lambda f: Residual.save(fit_residual({n: np.arange(9.0) for n in "abc"}, np.arange(9.0), rounds=2), f / TREE),
+            "is not the one its card",
+        ),
     ],
 )
 def test_a_damaged_model_is_one_line_that_names_the_file(folder: Path, change: Callable[[Path], Any], file: str) -> None:
@@ -150,6 +192,44 @@ def test_a_damaged_model_is_one_line_that_names_the_file(folder: Path, change: C
     with pytest.raises(InputError, match=file) as caught:
         read_model(folder)
     assert "\n" not in str(caught.value) and "fit it again" in str(caught.value)
+
+
+def test_a_card_that_is_a_folder_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFMODEL_CALIBRATION", str(tmp_path))
+    (tmp_path / "h200_sxm" / "kernel_gemm" / "card.json").mkdir(parents=True)
+    (tmp_path / "h100_sxm").write_text("x")
+    with pytest.raises(InputError, match=r"kernel_gemm/card\.json: IsADirectoryError"):
+        find_model("h200_sxm", "kernel_gemm")
+    with pytest.raises(InputError, match=r"cannot read the model card .*h100_sxm/gemm/card\.json: Not a directory"):
+        pm.predict(pm.Gemm(64, 64, 64), "h100_sxm")
+
+
+@pytest.mark.parametrize("variable", ["PERFMODEL_CALIBRATION", "PERFMODEL_HWDB", "PERFMODEL_HOME"])
+def test_a_variable_that_names_no_folder_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", *((tmp_path / "absent",) if variable != "PERFMODEL_HOME" else ())):
+        monkeypatch.setenv(variable, str(path))
+        with pytest.raises(InputError, match=f"{path}.* is not a folder"):
+            pm.predict(pm.Gemm(64, 64, 64), "h100_sxm")
+
+
+def test_a_calibration_saved_after_the_first_answer_is_found(_own_folders: Path, folder: Path) -> None:
+    before = find_model("h200_sxm", "kernel_gemm")
+    shutil.copytree(folder, _own_folders / "calibration" / "h200_sxm" / "kernel_gemm")
+    after = find_model("h200_sxm", "kernel_gemm")
+    assert before is not None and after is not None and (before.model_id != "id") and after.model_id == "id"
+
+
+def test_a_feature_of_another_version_is_one_line() -> None:
+    model = FittedModel("id", "spec", {}, (0.0, 0.0), envelope={"bogus": (0.0, 1.0)})
+    with pytest.raises(InputError, match="wants feature 'bogus'"):
+        model.in_domain({"a": np.zeros(2)}, 2)
+    op = pm.Gemm(64, 4096, 4096)
+    stored = find_model("h100_sxm", "gemm")
+    assert stored is not None
+    own = Calibration("h100_sxm", {"gemm": dataclasses.replace(stored, envelope={"bogus": (0.0, 1.0)})})
+    with pytest.raises(InputError, match="wants feature 'bogus'"):
+        pm.predict(op, "h100_sxm", calibration=own)
 
 
 def test_the_users_own_model_comes_before_the_shipped(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +307,13 @@ def test_conformal_bounds_by_hand() -> None:
     assert conformal_bounds(np.array([0.5])) == (0.5, 0.5)
     weight = np.where(errors > 50, 1e-9, 1.0)
     assert conformal_bounds(errors, weight)[1] < 51  # rows without weight do not count
+
+
+@pytest.mark.parametrize("count", [9, 24, 31, 40])
+def test_intervals_of_few_errors_cover_what_they_say(count: int) -> None:
+    """By rank: a new error falls into each of the n + 1 gaps alike, so the ranks of the bounds say how often it lies between them."""
+    low, high = conformal_bounds(np.arange(1.0, count + 1))
+    assert 0.80 <= (high - low) / (count + 1) < 0.80 + 2 / (count + 1)
 
 
 @pytest.mark.parametrize("draw", ["normal", "standard_cauchy", "exponential"])
@@ -346,9 +433,9 @@ def test_a_latency_that_is_none(rows: pd.DataFrame, value: Any) -> None:
     [
         ("latency_us", "fast", "latency_us of kernel:gemm must be numbers"),
         ("m", "many", "m of kernel:gemm must be numbers"),
-        ("m", 1.5, "m must be a whole number of 1 or more: row 3 of kernel:gemm has 1.5"),
-        ("n", 0, "n must be a whole number of 1 or more: row 3 of kernel:gemm has 0"),
-        ("k", np.nan, "k must be a whole number of 1 or more: row 3"),
+        ("m", 1.5, "m must be a whole number from 1 to 2147483647: row 3 of kernel:gemm has 1.5"),
+        ("n", 0, "n must be a whole number from 1 to 2147483647: row 3 of kernel:gemm has 0"),
+        ("k", np.nan, "k must be a whole number from 1 to 2147483647: row 3"),
         ("block_m", np.nan, "config 3: block_m must be"),
         ("dtype", "bf17", "unknown dtype 'bf17': did you mean bf16"),
         ("dtype", "int4_wo", "unknown dtype of the Triton GEMM kernels 'int4_wo'"),
@@ -362,16 +449,35 @@ def test_a_bad_cell(rows: pd.DataFrame, column: str, value: Any, message: str) -
 def test_other_bad_tables(rows: pd.DataFrame) -> None:
     one_line(rows.assign(latency_us=rows["latency_us"] * 1e-6), "latency_us must be microseconds")
     one_line(rows.assign(latency_us=rows["latency_us"] * 1e3), "latency_us must be microseconds")
+    one_line(rows.assign(latency_us=rows["latency_us"] * 50), "are 50 times what the model says")
+    one_line(rows.assign(latency_us=rows["latency_us"] / 50), "another unit")
+    one_line(rows.assign(m=1e15), r"m must be a whole number from 1 to 2147483647: row 0 of kernel:gemm has 1e\+15")
+    for column, value in (("block_m", 7777), ("block_k", 48), ("num_warps", 3), ("num_warps", 64)):
+        one_line(with_cell(rows, column, value), f"{column} {value} of row 3 cannot have run on h200_sxm: expected a power of two")
     one_line(rows.head(20), "20 usable rows over 2 shapes; a fit needs 24 over 4")
     one_line(rows.head(30), "30 usable rows over 3 shapes; a fit needs 24 over 4")
     one_line(rows.assign(status="timeout"), "0 usable rows")
     one_line(rows.assign(correct=False), "0 usable rows")
-    one_line(rows.to_dict("records"), "must be a DataFrame, not list")
+    one_line(rows.to_dict("records"), "must be a pandas DataFrame, not list")
     one_line(rows.assign(dtype="fp8"), "a100_sxm4_80gb has no fp8 tensor cores", pm.gpu("a100_sxm"))
     with pytest.raises(InputError, match="no table given"):
         pm.calibrate_table("h200_sxm", {})
     with pytest.raises(InputError, match="unknown kernel 'conv'"):
         pm.calibrate_table("h200_sxm", {"kernel:conv": rows})
+    for bad in (rows, [rows]):
+        with pytest.raises(InputError, match="no table given"):
+            pm.calibrate_table("h200_sxm", bad)  # type: ignore[arg-type]
+
+
+def test_a_table_without_dtype_says_what_it_is_taken_for(rows: pd.DataFrame) -> None:
+    with pytest.warns(UserWarning, match="the kernel:gemm table has no dtype column: its rows are taken as bf16"):
+        pm.calibrate_table("h200_sxm", {"kernel:gemm": rows.drop(columns="dtype")})
+
+
+def test_a_sweep_of_triton_configs_is_no_table_of_an_operator(rows: pd.DataFrame) -> None:
+    for name in ("block_m", "BLOCK_SIZE_M"):
+        with pytest.raises(InputError, match=f"the gemm table has column {name}, a Triton config: its rows are kernel:gemm"):
+            pm.calibrate_table("h200_sxm", {"gemm": rows.rename(columns={"block_m": name}).drop(columns=["block_n", "block_k"])})
 
 
 def test_failed_rows_and_other_spellings_do_not_matter(rows: pd.DataFrame) -> None:

@@ -29,6 +29,7 @@ def table(factor: float = 1.0, rows: int = 60, noise: float = 0.0) -> pd.DataFra
         (lambda t: t.assign(latency_us=-t["latency_us"]), "positive number of microseconds"),
         (lambda t: t.assign(latency_us=t["latency_us"] * 1e-6), "look like seconds"),
         (lambda t: t.assign(latency_us=t["latency_us"] * 1e-3), "look like milliseconds"),
+        (lambda t: t.assign(latency_us=t["latency_us"] * 50), "another unit"),
         (lambda t: t.iloc[:5], "a correction needs 16"),
     ],
 )

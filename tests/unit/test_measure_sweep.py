@@ -116,3 +116,19 @@ def test_half_written_last_row_is_dropped(tmp_path: Path) -> None:
     log.add({"a": 3})
     log.close()
     assert read(path) == [{"a": 1}, {"a": 3}]
+
+
+def child_without_a_device(kernel: str, facts: dict[str, Any], work: list[sweep.Work], deadline: float, pipe: Connection) -> None:
+    def start(*_: Any) -> Any:
+        raise ImportError("libcuda.so.1 is too old")
+
+    sweep.LiveRunner = start  # type: ignore[assignment,misc]
+    sweep._child(kernel, facts, work, deadline, pipe)
+
+
+def test_a_runner_that_cannot_start_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = [sweep.Work(PROBLEM, (config(32),))]
+    facts = {fact_index_key(GEMM.binary_of(PROBLEM, config(32)), "bf16"): FACT}
+    asked = sweep.Sweep("gemm", work, tmp_path, 60.0, 90, 1)
+    assert sweep.supervise(asked, facts, child_main=child_without_a_device) == []
+    assert "ended before its first kernel (crash: ImportError: libcuda.so.1 is too old)" in capsys.readouterr().err

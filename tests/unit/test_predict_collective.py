@@ -71,7 +71,12 @@ def test_a_table_takes_the_names_of_public_tables_and_agrees_with_single_answers
 def test_a_table_of_ones_own_moves_the_answer_and_keeps_the_rest() -> None:
     """A host whose NVLink is a quarter slower than the shipped model says, measured on two GPUs."""
     frame = pd.DataFrame(
-        {"kind": ["all_reduce", "all_gather"] * 12, "message_bytes": np.repeat(2.0 ** np.arange(12, 30, 1.5), 2), "n_gpus": 2}
+        {
+            "kind": ["all_reduce", "all_gather"] * 12,
+            "message_bytes": np.repeat(2.0 ** np.arange(12, 30, 1.5), 2),
+            "n_gpus": 2,
+            "dtype": "bf16",
+        }
     )
     frame["message_bytes"] = frame["message_bytes"].round()
     truth = {**collective_model(gpu("h100_sxm"), None).constants}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +101,11 @@ def test_a_bad_import_adds_nothing_and_says_where(tmp_path: Path) -> None:
             (broken(data, latency_us=-1.0), "run 1 has latency_us -1.0: expected a number"),
             (broken(data, latency_us=True), "run 1 has latency_us True"),
             (broken(data, config="x"), "run 1 has config 'x': expected an object"),
-            (broken(data, gpu=None), "run 1 has gpu None: expected text"),
+            (broken(data, gpu=None), "run 1 has gpu None: expected Unicode text"),
+            (broken(data, gpu="\ud800"), "run 1 has gpu .* expected Unicode text"),
+            (broken(data, latency_us=10**400), "run 1 has latency_us 10000.*\\.\\.\\.: expected a number from 0 to"),
+            (broken(data, spread=float("inf")), "run 1 has spread inf"),
+            (broken(data, config={"a": [float("nan")]}), "run 1 has config .*: expected an object of plain values"),
             (broken(data, latency_us=None), "run 1 has role 'config', status 'ok' and latency_us None"),
             ({**data, "runs": [*data["runs"], {"gpu": "x"}]}, "run 2 lacks kernel"),
             ({**data, "runs": [3]}, "run 0 is not an object"),
@@ -114,7 +120,8 @@ def test_a_bad_import_adds_nothing_and_says_where(tmp_path: Path) -> None:
 def test_read_export_of_bad_files(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"perfmodel_store": 1, "runs": [')
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    for name in ("half.json", "binary.json", "absent.json"):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name in ("half.json", "binary.json", "absent.json", "deep.json"):
         with pytest.raises(InputError, match=name):
             read_export(tmp_path / name)
 
@@ -137,6 +144,40 @@ def test_truncated_store_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be used as a store"), Store(path) as store:
         store.history()
     assert path.read_bytes() == whole[: len(whole) // 2]
+
+
+def test_a_store_with_a_damaged_page_takes_no_import(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store, Store(tmp_path / "new") as other:
+        store.add([run(float(i), i) for i in range(1, 400)])
+        other.add([run(1.0, 1000)])
+        data = other.export()
+    whole = bytearray(path.read_bytes())
+    middle = len(whole) // 2 // 4096 * 4096
+    whole[middle : middle + 4096] = b"\x07" * 4096
+    path.write_bytes(whole)
+    with pytest.raises(InputError, match=r"s\.sqlite: cannot be used as a store") as error, Store(path) as store:
+        store.import_rows(data, "x.json")
+    assert "\n" not in str(error.value)
+
+
+def test_a_store_in_a_folder_that_cannot_be_written_is_read() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s #1.sqlite"
+        with Store(path) as store:
+            store.add([run(1.0)])
+        path.chmod(0o444)
+        Path(folder).chmod(0o555)
+        owner = os.geteuid()
+        try:
+            os.seteuid(65534 if owner == 0 else owner)  # root may write anywhere
+            with Store(path, create=False) as store:
+                assert len(store.history()) == 1
+            with pytest.raises(InputError, match="cannot be used as a store"):
+                Store(path)
+        finally:
+            os.seteuid(owner)
+        Path(folder).chmod(0o755)
 
 
 def test_another_programs_database_and_a_newer_store_are_refused(tmp_path: Path) -> None:
@@ -164,6 +205,8 @@ def test_unusable_places_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing was tuned here yet"):
         Store(tmp_path / "absent", create=False)
     assert not (tmp_path / "absent").exists()
+    with pytest.raises(InputError, match=r"cannot be used as a store \(a folder\)"):
+        Store(tmp_path, create=False)
 
 
 def test_read_only_store_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,25 @@ def test_warns_once_and_keeps_all(arguments, words):
         assert len(pruned(by, arguments)) == len(TILES)
 
 
-@pytest.mark.parametrize("bad", [{"top_k": 0}, {"top_k": 1.5}, {"kernel": "conv"}, {"gpu": "h999"}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"top_k": 0},
+        {"top_k": 1.5},
+        {"kernel": "conv"},
+        {"gpu": "h999"},
+        {"sizes": 5},
+        {"sizes": {"q": "M"}},
+        {"sizes": {"m": 5}},
+        {"fields": {"blok_m": "BM"}},
+        {"fields": ["block_m"]},
+        {"dtype": "bf17"},
+        {"dtype": "int4_wo"},
+        {"dtype": "fp8", "gpu": "a100_sxm"},
+        {"calibration": 5},
+        {"calibration": "/nowhere/at/all"},
+    ],
+)
 def test_bad_decoration(bad):
     with pytest.raises(pm.InputError):
         pm.prune(**bad)

@@ -1,0 +1,89 @@
+"""What a model's card may say: each check gives the value in the types a model holds, or a CardError that names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TIERS = ("spec", "calibrated")
+LARGEST = 1e300
+WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
+DTYPE_CODES, PAIR_CODES = 16, 4096  # codes that the tables of learn/operators and learn/transfer hold
+
+
+class CardError(ValueError):
+    """A defect of the card at hand, without its path."""
+
+
+def number(field: str, value: object, low: float = -LARGEST, high: float = LARGEST, *, positive: bool = False) -> float:
+    """A finite number from `low` to `high`, or above 0."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high and (value > 0 or not positive)
+    if not good:
+        allowed = "a positive number" if positive else "a number" if high == LARGEST else f"a number from {low:g} to {high:g}"
+        raise CardError(f"{field} is {value!r}: expected {allowed}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def constants(value: object) -> dict[str, float]:
+    """Constants of a law: positive numbers."""
+    return {str(name): number(f"constants.{name}", v, positive=True) for name, v in _mapping("constants", value).items()}
+
+
+def pair(field: str, value: object, widest: float = LARGEST) -> tuple[float, float]:
+    """(low, high), in that order."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise CardError(f"{field} is {value!r}: expected [low, high]")
+    low, high = (number(field, v, -widest, widest) for v in value)
+    if low > high:
+        raise CardError(f"{field} is {value!r}: the low end is above the high one")
+    return low, high
+
+
+def interval(field: str, value: object) -> tuple[float, float]:
+    """Bounds of log(measured / predicted)."""
+    return pair(field, value, WIDEST_LOG)
+
+
+def envelope(value: object) -> dict[str, tuple[float, float]]:
+    """Range of each feature in training."""
+    return {str(name): pair(f"envelope.{name}", v) for name, v in _mapping("envelope", value).items()}
+
+
+def tier(value: object) -> str:
+    """What an answer of the model may call itself."""
+    if value not in TIERS:
+        raise CardError(f"tier is {value!r}: expected {' or '.join(TIERS)}")
+    return str(value)
+
+
+def names(field: str, value: object) -> tuple[str, ...]:
+    """A list of texts."""
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise CardError(f"{field} is {value!r}: expected a list of names")
+    return tuple(value)
+
+
+def check_facts(card: Mapping[str, Any]) -> None:
+    """Check the optional entries that predictions read straight from the card."""
+    for field in ("variants", "gpus", "archs"):
+        if field in card:
+            names(field, card[field])
+    _codes("dtype_codes", card.get("dtype_codes", []), DTYPE_CODES)
+    for path, codes in _mapping("known_names", card.get("known_names", {})).items():
+        _codes(f"known_names.{path}", codes, PAIR_CODES)
+    for group, widths in _mapping("half_widths", card.get("half_widths", {})).items():
+        if not isinstance(widths, list) or len(widths) != 6:
+            raise CardError(f"half_widths.{group} is {widths!r}: expected six numbers")
+        for width in widths:
+            number(f"half_widths.{group}", width, 0.0, WIDEST_LOG)
+
+
+def _mapping(field: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CardError(f"{field} is {value!r}: expected an object")
+    return value
+
+
+def _codes(field: str, value: object, count: int) -> None:
+    if not isinstance(value, list) or not all(isinstance(v, int) and 0 <= v < count for v in value):
+        raise CardError(f"{field} is {value!r}: expected a list of whole numbers from 0 to {count - 1}")

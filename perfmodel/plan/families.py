@@ -82,7 +82,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "ernie4_5_moe": Family(qkv_bias="use_bias", tied=True),
     }
 )
-"""Architectures whose tensors are known. Source: the modelling code of each in huggingface/transformers (Apache-2.0) or of the model's own repository."""
+"""Architectures whose tensors are known. Source: each one's modelling code in huggingface/transformers or in the model's own repository."""
 
 FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

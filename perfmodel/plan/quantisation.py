@@ -20,7 +20,7 @@ _KEPT = ("lm_head", "router", "embed_tokens")  # what every method leaves at 16 
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """How weights are stored. `ignored` are the checkpoint's patterns of modules that stay at 16 bits; group_size 0 is a row or the tensor."""
+    """How weights are stored. `ignored`: the checkpoint's patterns of modules that stay at 16 bits; group_size 0: a row or the tensor."""
 
     weight_dtype: str
     group_size: int = 0
@@ -47,7 +47,7 @@ def from_name(name: str) -> Quantisation:
 
 
 def from_config(config: Mapping[str, Any] | None, plain: str) -> Quantisation:
-    """Read a quantization_config; without one the weights are `plain` ("bf16" or "fp16"). Raises InputError naming what it does not know."""
+    """Read a quantization_config; without one the weights are `plain` ("bf16", "fp16"). Raises InputError naming what it does not know."""
     if not config:
         return Quantisation(plain)
     method = str(config.get("quant_method", config.get("quant_type", ""))).lower().replace("_", "-")

@@ -17,6 +17,8 @@ from perfmodel.plan.model import OPERATOR_DTYPE, LayerSpec
 
 Floats = npt.NDArray[np.float64]
 ACTIVATION_BYTES = 2.0  # residual stream and messages between GPUs are 16-bit
+FUSED_QUANTISATION = ("fp8", "int8")
+NARROW = 128.0  # columns of the narrowest GEMM in the public rows
 STATE_BYTES = 4.0  # recurrent state of linear attention is kept in fp32
 
 
@@ -162,7 +164,13 @@ def _dense(
 
 
 def _gemm(book: Book, owner: int, term: str, count: float, at: Any, m: Floats, n: float, k: float, dtype: str, batch: int = 1) -> None:
-    book.add("gemm", owner, term, count, at, m=m, n=np.ceil(n), k=np.ceil(k), batch=batch, dtype=weight_dtype(dtype))
+    """One GEMM. Quantised rows of the GEMM tables hold a separate quantisation of the activations, which engines fuse into the kernel before: it
+    is taken off, as what the narrowest of those GEMMs takes over a 16-bit one. Block-scaled ones quantise separately in the engines too."""
+    name = weight_dtype(dtype)
+    book.add("gemm", owner, term, count, at, m=m, n=np.ceil(n), k=np.ceil(k), batch=batch, dtype=name)
+    if name in FUSED_QUANTISATION:
+        book.add("gemm", owner, term, -count, at, m=m, n=NARROW, k=np.ceil(k), dtype=name)
+        book.add("gemm", owner, term, count, at, m=m, n=NARROW, k=np.ceil(k), dtype="bf16")
 
 
 def _all_reduce(book: Book, owner: int, d: Deployment, at: Any, tokens: Floats, count: int) -> None:

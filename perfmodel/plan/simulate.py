@@ -73,13 +73,14 @@ def simulate(
     kv_tokens: float,
     arrival_s: Floats | None = None,
     front_s: Floats | float = 0.0,
+    delay_s: float = 0.0,
     concurrency: int | None = None,
     cached_share: float = 0.0,
     tokens_per_step: float = 1.0,
 ) -> Trace:
     """Run the requests through one engine: at given arrivals, or closed loop with `concurrency` of them always in flight.
 
-    front_s: from sending a request to the engine seeing it; kv_tokens: what the cache holds; cached_share: part of each prompt found in the prefix cache; tokens_per_step: accepted tokens of one
+    front_s: what the front end works on each request, one at a time; delay_s: the rest of the way from sending a request to the engine seeing it; kv_tokens: what the cache holds; cached_share: part of each prompt found in the prefix cache; tokens_per_step: accepted tokens of one
     decode step (1 without speculative decoding). Raises NoAnswerError where one request alone does not fit into the cache or, without
     chunking, into the token budget.
     """
@@ -89,7 +90,7 @@ def simulate(
         raise NoAnswerError(
             f"a request of {longest} tokens does not fit into a KV cache of {int(kv_tokens)} tokens: take more GPUs or shorter requests"
         )
-    run = _Run(step, scheduler, isl, osl, kv_tokens, arrival_s, front_s, concurrency, cached_share, tokens_per_step)
+    run = _Run(step, scheduler, isl, osl, kv_tokens, arrival_s, front_s, delay_s, concurrency, cached_share, tokens_per_step)
     while run.done < count:
         run.advance()
     return Trace(
@@ -110,6 +111,7 @@ class _Run:
         kv_tokens: float,
         arrival_s: Floats | None,
         front_s: Floats | float,
+        delay_s: float,
         concurrency: int | None,
         cached_share: float,
         tokens_per_step: float,
@@ -121,10 +123,14 @@ class _Run:
         self.cached = np.minimum((isl * cached_share).astype(np.intp), isl - 1).tolist()
         self.arrived_s = np.zeros(count) if arrival_s is None else np.array(arrival_s, dtype=np.float64)
         self.front = np.broadcast_to(np.asarray(front_s, dtype=np.float64), (count,)).tolist()
-        self.ready = (self.arrived_s + self.front).tolist()  # when the engine sees it
-        order = np.argsort(self.ready, kind="stable").tolist()
+        self.delay_s, self.front_free_s = delay_s, 0.0
+        self.ready = [0.0] * count  # when the engine sees it
+        order = np.argsort(self.arrived_s, kind="stable").tolist()
         released = min(concurrency, count) if concurrency is not None else count
-        self.future, self.held_back = deque(order[:released]), deque(order[released:])
+        self.future: deque[int] = deque()
+        self.held_back = deque(order[released:])
+        for request in order[:released]:
+            self._send(request, float(self.arrived_s[request]))
         self.waiting: deque[int] = deque()
         self.partial: list[list[int]] = []  # [request, tokens done], oldest first
         self.decoding: dict[int, int] = {}  # request -> decode clock at which it started, oldest first
@@ -247,10 +253,14 @@ class _Run:
             self.kv -= held
             self.claimed -= self.claims.pop(request)
             if self.held_back:
-                following = self.held_back.popleft()
-                self.arrived_s[following] = self.now
-                self.ready[following] = self.now + self.front[following]
-                self.future.append(following)
+                self._send(self.held_back.popleft(), self.now)
+
+    def _send(self, request: int, at: float) -> None:
+        """A client sends a request: the front end takes them one at a time, then the engine sees it."""
+        self.arrived_s[request] = at
+        self.front_free_s = max(self.front_free_s, at) + self.front[request]
+        self.ready[request] = self.front_free_s + self.delay_s
+        self.future.append(request)
 
     def _leave(self, request: int) -> float:
         """Take a request out of the decoding ones; the tokens it held."""

@@ -82,8 +82,8 @@ def price(book: Book, deployments: Sequence[Deployment], sizes: Sequence[int], c
         each = counts * found["latency_us"] * 1e-6
         spent = np.bincount(at, each, total)
         seconds += spent
-        low += (spent - np.bincount(at, counts * found["low_us"] * 1e-6, total)) ** 2
-        high += (np.bincount(at, counts * found["high_us"] * 1e-6, total) - spent) ** 2
+        low += np.bincount(at, np.abs(counts) * (found["latency_us"] - found["low_us"]) * 1e-6, total) ** 2
+        high += np.bincount(at, np.abs(counts) * (found["high_us"] - found["latency_us"]) * 1e-6, total) ** 2
         inside += np.bincount(at, each * found["in_domain"], total)
         terms += np.bincount(term * total + at, each, len(names) * total).reshape(len(names), total)
         np.minimum.at(weakest, np.repeat([entry[0] for entry in entries], lengths), found["tier"])

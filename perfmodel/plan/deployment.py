@@ -87,4 +87,6 @@ def check_layer(d: Deployment, layer: LayerSpec) -> None:
         if layer.num_experts % d.ep:
             raise InputError(f"expert parallel {d.ep} does not divide the {layer.num_experts} experts of {name}")
         if layer.moe_inter % d.moe_tp:
-            raise InputError(f"{d.moe_tp} GPUs to an expert do not divide the expert width {layer.moe_inter} of {name}: raise expert parallel")
+            raise InputError(
+                f"{d.moe_tp} GPUs to an expert do not divide the expert width {layer.moe_inter} of {name}: raise expert parallel"
+            )

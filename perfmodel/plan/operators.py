@@ -61,7 +61,9 @@ def output_operators(book: Book, owner: int, d: Deployment, sequences: Floats) -
     at, vocab = np.arange(len(sequences)), float(d.model.vocab)
     _gemm(book, owner, "lm head", 1, at, sequences, np.ceil(vocab / d.tp), d.model.hidden, d.model.lm_head_dtype)
     if d.tp > 1:
-        book.add("collective", owner, "communication", 1, at, kind="all_gather", message_bytes=sequences * vocab * ACTIVATION_BYTES, n_gpus=d.tp)
+        book.add(
+            "collective", owner, "communication", 1, at, kind="all_gather", message_bytes=sequences * vocab * ACTIVATION_BYTES, n_gpus=d.tp
+        )
     book.add("memory", owner, "sampling", 1, at, kind="sampling", tokens=sequences, hidden=vocab)
 
 
@@ -125,7 +127,9 @@ def _attention_projections(book: Book, owner: int, d: Deployment, layer: LayerSp
         values = layer.linear_value_heads * layer.linear_value_head_dim / d.tp
         out = values
         _gemm(book, owner, "attention projections", count, at, tokens, 2 * keys + 2 * values, hidden, dtype)  # q, k, v and the gate
-        book.add("memory", owner, "rope and cache", count, at, kind="silu_mul", tokens=tokens, hidden=2 * keys + values)  # short convolution
+        book.add(
+            "memory", owner, "rope and cache", count, at, kind="silu_mul", tokens=tokens, hidden=2 * keys + values
+        )  # short convolution
         book.add("memory", owner, "norms", count, at, kind="rmsnorm", tokens=tokens, hidden=values)
     _gemm(book, owner, "attention projections", count, at, tokens, hidden, out, dtype)
     if d.tp > 1:
@@ -142,9 +146,7 @@ def _mlp(book: Book, owner: int, d: Deployment, layer: LayerSpec, at: Any, token
         everyone = tokens * d.dp
         _gemm(book, owner, "router", count, at, tokens, layer.num_experts, hidden, d.dtype)
         shape = {"hidden": hidden, "inter": layer.moe_inter, "num_experts": layer.num_experts, "top_k": layer.top_k}
-        book.add(
-            "moe", owner, "experts", count, at, tokens=everyone, dtype=weight_dtype(layer.mlp_dtype), tp=d.moe_tp, ep=d.ep, **shape
-        )
+        book.add("moe", owner, "experts", count, at, tokens=everyone, dtype=weight_dtype(layer.mlp_dtype), tp=d.moe_tp, ep=d.ep, **shape)
         if layer.shared_inter:
             _dense(book, owner, "mlp", count, at, tokens, hidden, layer.shared_inter / d.tp, layer.shared_dtype, layer.gated)
         if d.dp > 1:
@@ -186,7 +188,17 @@ def _gqa(book: Book, owner: int, d: Deployment, layer: LayerSpec, at: Any, phase
         "window": layer.window,
     }
     book.add(
-        "attention", owner, f"attention {phase}", layer.count, at, phase=phase, batch=batch, q_len=q, kv_len=kv, kv_dtype=d.kv_dtype, **heads
+        "attention",
+        owner,
+        f"attention {phase}",
+        layer.count,
+        at,
+        phase=phase,
+        batch=batch,
+        q_len=q,
+        kv_len=kv,
+        kv_dtype=d.kv_dtype,
+        **heads,
     )
 
 

@@ -100,26 +100,14 @@ def document(found: Plan) -> dict[str, Any]:
         "memory": _records(found.ledger.frame),
         "pareto": [_plain(row) for row in _records(found.pareto)],
         "commands": found.commands(),
-        "notes": notes(found),
+        "notes": found.notes(),
         "rejected": _reasons(found),
     }
 
 
-def notes(found: Plan) -> list[str]:
-    """What the reader must know of the figures."""
-    lines = ["TTFT and TPOT are means; TPOT leaves out the first token; ranges are 80 % intervals"]
-    spec = sorted({engine.gpu.name for engine, curve in found.engines if curve.tier == "spec"})
-    if spec:
-        lines.append(f"spec tier: nothing was ever measured on {', '.join(spec)}; calibrate it before you buy")
-    used = sorted(name for name, price in found.prices.items() if price.example)
-    if used:
-        lines.append(f"prices of {', '.join(used)} are examples ({found.prices[used[0]].date}), not quotes: pass your own with --prices")
-    return lines
-
-
 def _show(found: Plan) -> None:
     head = [f"{found.model.name}, {found.goal.isl} tokens in, {found.goal.osl} out, {found.stack}: {found.examined} deployments examined"]
-    head += [found.sentence(), *notes(found), ""]
+    head += [found.sentence(), *found.notes(), ""]
     chosen = {**found.nearest, "why_not": "" if found.best else "nearest"}
     write_table([_shown(row) for row in (chosen, *found.runners_up)], _COLUMNS, head=head)
     write_table(_records(found.what_binds()), head=["", "what binds:"])

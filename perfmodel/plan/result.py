@@ -102,13 +102,14 @@ class Plan:
 
     @property
     def runners_up(self) -> list[Row]:
-        """The next ones, each with `why_not`; at least one of each GPU that was asked about."""
+        """The next ones, each with `why_not`; at least one of each GPU and mode that was looked at."""
         chosen = self.nearest
         others = [row for row in self.best_each if row is not chosen]
         first = others[:RUNNERS_UP]
-        for row in others:
-            if row["gpu"] not in {r["gpu"] for r in (*first, chosen)}:
-                first.append(row)
+        for name in ("gpu", "mode"):
+            for row in others:
+                if row[name] not in {r[name] for r in (*first, chosen)}:
+                    first.append(row)
         return [{**row, "why_not": why_not(row, chosen, self.goal)} for row in first]
 
     @property
@@ -194,6 +195,17 @@ class Plan:
             return f"best: {what}{sure}"
         binds = f"{row['tightest']} binds ({100 * row['tightest_used']:.0f} % of its limit)"
         return f"no deployment meets the goal: {binds}; the nearest is {what}"
+
+    def notes(self) -> list[str]:
+        """What the reader must know of the figures."""
+        lines = ["TTFT and TPOT are means; TPOT leaves out the first token; ranges are 80 % intervals"]
+        spec = sorted({engine.gpu.name for engine, curve in self.engines if curve.tier == "spec"})
+        if spec:
+            lines.append(f"spec tier: nothing was ever measured on {', '.join(spec)}; calibrate before you buy")
+        used = sorted(name for name, price in self.prices.items() if price.example)
+        if used:
+            lines.append(f"prices of {', '.join(used)} are examples ({self.prices[used[0]].date}), not quotes: pass your own with prices=")
+        return lines
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained page: the choice, runners-up, Pareto, latency against load, memory ledger, what binds."""

@@ -24,7 +24,7 @@ from perfmodel.plan.result import Plan
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.step import CalibrationLike
 
-BATCHES = tuple(sorted({round(2 ** (i / 4)) for i in range(45)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
+BATCHES = tuple(sorted({round(2 ** (i / 6)) for i in range(67)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
 DEFAULT_GPUS = 8  # of each kind, where neither a number of GPUs nor traffic is given
 MOST_GPUS = 1024  # of each kind, where only traffic bounds them
 REPLICAS_LOOKED_AT = 12  # counts of engines from the fewest that carry the traffic on

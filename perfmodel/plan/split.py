@@ -14,7 +14,7 @@ from perfmodel.plan.operating import Curve
 from perfmodel.plan.prices import Price
 
 PREFILL_BUSY = 0.7  # prompts wait 1.2 service times on average at this load (M/D/1): more would only lengthen the queue
-PREFILL_ENGINES = 3  # the best of each kind of GPU, by prompts a second and GPU
+PREFILL_ENGINES = 4  # the best of each kind of GPU, by prompts a second and GPU
 MOST_EACH = 8  # engines of either side in one group
 Engines = Sequence[tuple[Candidate, Curve]]
 
@@ -37,8 +37,9 @@ def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], tokens: int,
         for decode, curve in group:
             if not can_hand_over(prefill, decode, stack):
                 continue
+            handed_s = hand_over_s(prefill, decode, wanted.isl)
             for i in range(len(curve.concurrency)):
-                row = _row(prefill, prompt, decode, curve, i, wanted, cost, tokens, limit)
+                row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, tokens, limit)
                 if row is not None:
                     yield row
 
@@ -51,7 +52,7 @@ def can_hand_over(prefill: Candidate, decode: Candidate, stack: str) -> bool:
 
 
 def hand_over_s(prefill: Candidate, decode: Candidate, isl: int) -> float:
-    """Seconds to send a prompt's KV cache at the full rate of the smaller engine's network cards (PCIe where the host has none): a floor."""
+    """Seconds to send a prompt's KV cache at the full rate of the smaller engine's network cards (PCIe where it has none): a floor."""
     p = prefill.parallel
     sent = float(kv_bytes_per_request(prefill.model, isl, p, prefill.ledger.kv_dtype)) * p.tp
     host = node("auto", prefill.gpu)
@@ -65,6 +66,7 @@ def _row(
     decode: Candidate,
     curve: Curve,
     i: int,
+    handed_s: float,
     wanted: Goal,
     cost: Mapping[str, Price],
     tokens: int,
@@ -84,7 +86,7 @@ def _row(
         rate = min(rate, wanted.request_rate / replicas)
     busy = rate / x * prompt.prefill_s
     wait = busy * prompt.prefill_s / (2.0 * (1.0 - busy))
-    ttft = prompt.prefill_s + wait + hand_over_s(prefill, decode, wanted.isl)
+    ttft = prompt.prefill_s + wait + handed_s
     unit = x * prefill.parallel.gpus + y * decode.parallel.gpus
     low, high = float(min(prompt.low[0], curve.low[i])), float(max(prompt.high[0], curve.high[i]))
     p = decode.parallel

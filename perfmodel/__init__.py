@@ -38,6 +38,11 @@ _HOME = {
     "models": "perfmodel.plan.catalogue",
     "plan": "perfmodel.plan.search",
     "Plan": "perfmodel.plan.result",
+    "max_concurrency": "perfmodel.plan.capacity",
+    "gpus_for": "perfmodel.plan.capacity",
+    "compare": "perfmodel.plan.capacity",
+    "sensitivity": "perfmodel.plan.capacity",
+    "what_binds": "perfmodel.plan.capacity",
     "memory_ledger": "perfmodel.plan.memory",
     "PerfModelError": "perfmodel.errors",
     "InputError": "perfmodel.errors",
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from perfmodel.hw import gpu, gpus
     from perfmodel.learn.calibration import Calibration, load_calibration
     from perfmodel.ops import MLA, Attention, Collective, Gemm, MemoryBound, MoE
+    from perfmodel.plan.capacity import compare, gpus_for, max_concurrency, sensitivity, what_binds
     from perfmodel.plan.catalogue import models
     from perfmodel.plan.memory import memory_ledger
     from perfmodel.plan.model import load_model

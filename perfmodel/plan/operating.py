@@ -98,7 +98,7 @@ def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, isl: int, osl
     step = ServingStep(table, host)
     front = host.request_s + host.prompt_token_s * isl
     alone = step([(isl, 0)], 0, 0.0) if isl <= scheduler.token_budget else _chunks(step, scheduler.token_budget, isl, 0, 0.0)
-    points = [_point(step, scheduler, isl, osl, b, table.deployment.dp, front) for b in sizes]
+    points = [_point(step, scheduler, isl, osl, b, table.deployment.dp, table.deployment.pp, front) for b in sizes]
     ttft, tpot, rate, share = (np.array(column) for column in zip(*points, strict=True))
     spread = [_spread(table, b) for b in sizes]
     return Curve(
@@ -113,7 +113,7 @@ def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, isl: int, osl
         np.array([step([], b, isl + osl / 2) for b in sizes]),
         alone,
         table.costs["tokens"].tier,
-        bool(min(float(np.mean(c.in_domain)) for c in table.costs.values()) > 0.5),
+        _inside(table, (*sizes, min(isl, scheduler.token_budget))),
     )
 
 
@@ -123,7 +123,9 @@ def _chunks(step: ServingStep, room: float, isl: int, sequences: int, kv_len: fl
     return sum(step([(round(isl / count), round(i * isl / count))], sequences, kv_len) for i in range(count))
 
 
-def _point(step: ServingStep, scheduler: Scheduler, isl: int, osl: int, b: int, dp: int, front: float) -> tuple[float, float, float, float]:
+def _point(
+    step: ServingStep, scheduler: Scheduler, isl: int, osl: int, b: int, dp: int, pp: int, front: float
+) -> tuple[float, float, float, float]:
     """(TTFT s, TPOT s, requests/s, share of prefill) with b requests always in flight.
 
     In one cycle every request is brought in and makes its osl tokens: osl - 1 decode steps, and for each of the b prompts its chunks.
@@ -135,23 +137,24 @@ def _point(step: ServingStep, scheduler: Scheduler, isl: int, osl: int, b: int, 
     if not scheduler.mixed:
         prefill = _chunks(step, scheduler.token_budget, isl, 0, 0.0)
         cycle = steps * decode + b / dp * prefill
-        ttft = prefill + decode / 2
+        ttft = prefill + (b - 1) / b * decode / 2
         return ttft + front, (cycle - ttft) / steps, b / (cycle + front), b / dp * prefill / cycle
     room = max(scheduler.token_budget - b / dp, scheduler.token_budget / 8)
     count = math.ceil(isl / room)
     prompts = b / dp  # each attention replica brings in its own, at the same time as the others
     own = _chunks(step, room, isl, b - 1, kv_len)
+    passes = min(pp, max(b // dp, 1))  # a pipeline's step is what one stage takes of it; a prompt must pass them all
     if prompts * count <= steps + count:
         mixed = prompts * own  # seconds of all mixed steps of a cycle
-        cycle = mixed + (steps + count - prompts * count) * decode
-        ttft = own + cycle / (steps + count) / 2
+        cycle = mixed + (steps + count - prompts * count) * decode + (passes - 1) * own
+        ttft = passes * own + (b - 1) / b * cycle / (steps + count) / 2  # on average half a step of the others is under way
         alone = mixed - prompts * count * decode
     else:  # more chunks than steps: several prompts share one, up to the token budget
         needed = max(steps + count, prompts * isl / room)
         tokens = prompts * isl / needed
         each = step([(max(1, round(min(tokens, isl))), 0)] * max(1, round(tokens / isl)), b, kv_len)
         cycle = needed * each
-        ttft = (needed - steps) * each + each / 2
+        ttft = (needed - steps + passes - 1) * each + each / 2
         alone = needed * (each - decode)
     ttft = min(ttft, cycle)
     return ttft + front, (cycle - ttft) / steps, b / (cycle + front), max(alone, 0.0) / cycle
@@ -167,6 +170,12 @@ def _spread(table: StepTable, b: int) -> tuple[float, float]:
         low += (cost.seconds[i] - cost.low_s[i]) ** 2
         high += (cost.high_s[i] - cost.seconds[i]) ** 2
     return 1.0 - math.sqrt(low) / total, 1.0 + math.sqrt(high) / total
+
+
+def _inside(table: StepTable, tokens: Sequence[int]) -> bool:
+    """Whether most of the time of steps of these sizes lies within what the operator models were fitted on."""
+    at = np.minimum(np.searchsorted(TOKENS, tokens), len(TOKENS) - 1)
+    return bool(np.median(table.costs["tokens"].in_domain[at]) > 0.5)
 
 
 def _bound(table: StepTable, b: int) -> str:

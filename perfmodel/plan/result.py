@@ -44,6 +44,7 @@ class Plan:
     engines: Sequence[tuple[Candidate, Curve]]
     rejected: Sequence[Rejected]
     prices: Mapping[str, Price]
+    asked: Mapping[str, Any]  # the arguments of plan
 
     @classmethod
     def of(
@@ -55,6 +56,7 @@ class Plan:
         engines: Sequence[tuple[Candidate, Curve]],
         rejected: Sequence[Rejected],
         prices: Mapping[str, Price],
+        asked: Mapping[str, Any],
     ) -> Plan:
         """A plan with its rows in order of preference."""
         if not rows:
@@ -63,7 +65,7 @@ class Plan:
                 f"no deployment of {model.name} within {wanted.total_gpus or 'any number of'} GPUs carries {need}: "
                 "allow more GPUs or ask for less"
             )
-        return cls(model, wanted, stack, sorted(rows, key=lambda row: order(row, wanted)), engines, rejected, prices)
+        return cls(model, wanted, stack, sorted(rows, key=lambda row: order(row, wanted)), engines, rejected, prices, asked)
 
     @property
     def examined(self) -> int:
@@ -102,14 +104,13 @@ class Plan:
 
     @property
     def runners_up(self) -> list[Row]:
-        """The next ones, each with `why_not`; at least one of each GPU and mode that was looked at."""
+        """The next ones, each with `why_not`; at least one of each GPU, and of each mode on the chosen one."""
         chosen = self.nearest
         others = [row for row in self.best_each if row is not chosen]
         first = others[:RUNNERS_UP]
-        for name in ("gpu", "mode"):
-            for row in others:
-                if row[name] not in {r[name] for r in (*first, chosen)}:
-                    first.append(row)
+        for row in others:  # one of each GPU, and of each mode on the chosen one
+            if not any(r["gpu"] == row["gpu"] and (r["mode"] == row["mode"] or r["gpu"] != chosen["gpu"]) for r in (*first, chosen)):
+                first.append(row)
         return [{**row, "why_not": why_not(row, chosen, self.goal)} for row in first]
 
     @property

@@ -24,7 +24,7 @@ from perfmodel.plan.result import Plan
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.step import CalibrationLike
 
-BATCHES = tuple(sorted({round(2 ** (i / 6)) for i in range(67)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
+BATCHES = tuple(sorted({round(2 ** (i / 8)) for i in range(89)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
 DEFAULT_GPUS = 8  # of each kind, where neither a number of GPUs nor traffic is given
 MOST_GPUS = 1024  # of each kind, where only traffic bounds them
 REPLICAS_LOOKED_AT = 12  # counts of engines from the fewest that carry the traffic on
@@ -66,6 +66,7 @@ def plan(
     Returns a Plan; its `best` is None where no deployment meets the goal. Raises InputError for values that cannot be and NoAnswerError
     where the model fits on none of the GPUs.
     """
+    asked = dict(locals())
     names = [gpus] if isinstance(gpus, str | GpuSpec) else list(gpus)
     if not names:
         raise InputError("gpus: name at least one")
@@ -109,7 +110,7 @@ def plan(
         from perfmodel.plan.split import split_rows
 
         rows += split_rows(engines, found, wanted, cost, tokens, stack)
-    return Plan.of(published, wanted, stack, rows, list(zip(engines, found, strict=True)), out, cost)
+    return Plan.of(published, wanted, stack, rows, list(zip(engines, found, strict=True)), out, cost, asked)
 
 
 def _engines(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfmodel.plan.result import front
 from perfmodel.plan.svg import Series, chart, stacked_bar
 from perfmodel.units import GIB
 
@@ -110,11 +111,9 @@ def _pareto(plan: Plan) -> str:
     frame = plan.frame
     series = []
     for (gpu, mode), part in frame.groupby(["gpu", "mode"], sort=True):
-        ordered = part.sort_values(["tok_s_per_user", "tok_s_per_gpu"], ascending=False)
-        best = ordered["tok_s_per_gpu"].cummax().shift(fill_value=-np.inf)
-        front = ordered[ordered["tok_s_per_gpu"] > best]
-        titles = [f"{r.parallel}, {r.quantization}, {r.concurrency:.0f} in flight" for r in front.itertuples()]
-        series.append(Series(f"{gpu} {mode}", list(front["tok_s_per_user"]), list(front["tok_s_per_gpu"]), True, titles))
+        best = front(part)
+        titles = [f"{r.parallel}, {r.quantization}, {r.concurrency:.0f} in flight" for r in best.itertuples()]
+        series.append(Series(f"{gpu} {mode}", list(best["tok_s_per_user"]), list(best["tok_s_per_gpu"]), True, titles))
     row = plan.nearest
     name = "chosen" if plan.best else "nearest"
     series.append(Series(name, [row["tok_s_per_user"]], [row["tok_s_per_gpu"]], False, [plan.sentence()], True))

@@ -116,9 +116,7 @@ class Plan:
     @property
     def pareto(self) -> pd.DataFrame:
         """Deployments that no other beats in both tokens a second and user, and tokens a second and GPU; of all kinds of GPU together."""
-        frame = self.frame.sort_values(["tok_s_per_user", "tok_s_per_gpu"], ascending=False)
-        best = frame["tok_s_per_gpu"].cummax().shift(fill_value=-np.inf)
-        return frame[frame["tok_s_per_gpu"] > best].reset_index(drop=True)
+        return front(self.frame)
 
     @property
     def ledger(self) -> MemoryLedger:
@@ -237,6 +235,13 @@ def _cost(row: Row, wanted: Goal) -> float:
     fixed = wanted.request_rate is not None or wanted.concurrency is not None
     value = row["usd_per_hour"] if fixed else row["usd_per_hour"] / row["throughput_tok_s"]
     return float(value) if np.isfinite(value) else np.inf
+
+
+def front(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of deployments that no other row beats in both tokens a second and user, and tokens a second and GPU."""
+    ordered = frame.sort_values(["tok_s_per_user", "tok_s_per_gpu"], ascending=False)
+    best = ordered["tok_s_per_gpu"].cummax().shift(fill_value=-np.inf)
+    return ordered[ordered["tok_s_per_gpu"] > best].reset_index(drop=True)
 
 
 def why_not(row: Row, chosen: Row, wanted: Goal) -> str:

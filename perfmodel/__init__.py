@@ -34,6 +34,8 @@ _HOME = {
     "calibrate_table": "perfmodel.calibrate",
     "Calibration": "perfmodel.learn.calibration",
     "load_calibration": "perfmodel.learn.calibration",
+    "load_model": "perfmodel.plan.model",
+    "models": "perfmodel.plan.catalogue",
     "PerfModelError": "perfmodel.errors",
     "InputError": "perfmodel.errors",
     "NoAnswerError": "perfmodel.errors",
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from perfmodel.hw import gpu, gpus
     from perfmodel.learn.calibration import Calibration, load_calibration
     from perfmodel.ops import MLA, Attention, Collective, Gemm, MemoryBound, MoE
+    from perfmodel.plan.catalogue import models
+    from perfmodel.plan.model import load_model
     from perfmodel.predict import predict, predict_table
     from perfmodel.prediction import Prediction
     from perfmodel.tune import Ranking, prune, rank, tune

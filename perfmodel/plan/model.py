@@ -15,7 +15,7 @@ OPERATOR_DTYPE: Mapping[str, str] = {"mxfp4": "int4_wo", "nf4": "int4_wo", "int4
 class LayerSpec:
     """One kind of decoder layer, and how many of it the model has. Sizes are of the whole layer, before any sharding.
 
-    attention: "gqa" (also multi-head and multi-query), "mla" (latent) or "linear" (gated delta rule or another recurrent state of fixed size).
+    attention: "gqa" (also multi-head and multi-query), "mla" (latent) or "linear" (a recurrent state of fixed size: gated delta rule).
     mlp: "dense" or "moe"; "none" where the layer has no MLP.
     """
 
@@ -58,8 +58,8 @@ class ModelSpec:
     """A decoder-only transformer as it is served.
 
     `layers` holds each distinct kind of layer once; `order` gives, from the first layer to the last, which of them stands there.
-    `weight_dtype` is the main one ("bf16" where nothing is quantised); each LayerSpec says what its parts really are, and `unquantised` names the
-    parts that a quantised model keeps at 16 bits. `group_size` is the block that shares one scale (0: a row, or the whole tensor).
+    `weight_dtype` is the main one ("bf16" where nothing is quantised); each LayerSpec says what its parts really are, and `unquantised`
+    names the parts that a quantised model keeps at 16 bits. `group_size` is the block that shares one scale (0: a row, or the tensor).
     """
 
     name: str
@@ -90,9 +90,9 @@ class ModelSpec:
 def load_model(model: str | Path | Mapping[str, Any] | ModelSpec, quantization: str | None = None, assume_dense: bool = False) -> ModelSpec:
     """The model of a bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
 
-    `quantization` re-quantises: bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo (AWQ, GPTQ), nvfp4, mxfp4 and usual aliases; None: as the config says.
-    `assume_dense` reads an unknown architecture as a plain dense transformer. Raises InputError: unknown name (with the nearest), a field that is
-    missing or impossible, an unknown architecture.
+    `quantization` re-quantises: bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo (AWQ, GPTQ), nvfp4, mxfp4 and usual aliases; None: as
+    the config says. `assume_dense` reads an unknown architecture as a plain dense transformer. Raises InputError: unknown name (with the
+    nearest), a field that is missing or impossible, an unknown architecture.
     """
     from perfmodel.plan.catalogue import find
 

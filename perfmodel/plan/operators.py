@@ -172,7 +172,7 @@ def _gemm(book: Book, owner: int, d: Deployment, term: str, count: float, at: An
     is taken off, as what the narrowest of those GEMMs takes over a 16-bit one. Block-scaled ones quantise separately in the engines too."""
     name = weight_dtype(dtype)
     book.add("gemm", owner, term, count, at, m=m, n=np.ceil(n), k=np.ceil(k), batch=batch, dtype=name)
-    if name in FUSED_QUANTISATION and d.stack != "trtllm":
+    if name in FUSED_QUANTISATION:
         book.add("gemm", owner, term, -count, at, m=m, n=NARROW, k=np.ceil(k), dtype=name)
         book.add("gemm", owner, term, count, at, m=m, n=NARROW, k=np.ceil(k), dtype="bf16")
 

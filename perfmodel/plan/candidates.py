@@ -91,7 +91,7 @@ def candidates(
 
 
 def shapes(model: ModelSpec, largest: int, per_node: int) -> Iterator[Parallel]:
-    """Sizes to look at, smallest engine first: powers of two for TP (within a node), PP and, for models with experts, DP; EP over all or none."""
+    """Sizes to look at, smallest first: powers of two for TP (in a node), PP and, for models with experts, DP; EP over all or none."""
     moe = any(layer.mlp == "moe" for layer in model.layers)
     powers = [2**i for i in range(largest.bit_length()) if 2**i <= largest]
     grid = [
@@ -99,7 +99,7 @@ def shapes(model: ModelSpec, largest: int, per_node: int) -> Iterator[Parallel]:
         for tp in powers
         if tp <= per_node
         for pp in powers
-        if pp <= 8
+        if pp <= 4 or tp == per_node
         for dp in (powers if moe else [1])
         for ep in ({1, tp * dp} if moe and dp == 1 else {tp * dp})
         if tp * pp * dp <= largest and (moe or ep == tp * dp or ep == 1)

@@ -40,5 +40,7 @@ class ServingStep:
             return gpu + host
         pairs = sum(q * (past + q / 2) for q, past in chunks)
         each = new / len(chunks)
-        gpu += self.table.prefill_s(-(-len(chunks) // split), each * len(chunks) / split / -(-len(chunks) // split), max(pairs / new - each / 2, 0.0))
+        gpu += self.table.prefill_s(
+            -(-len(chunks) // split), each * len(chunks) / split / -(-len(chunks) // split), max(pairs / new - each / 2, 0.0)
+        )
         return max(gpu, self.eager_s) + host

@@ -14,7 +14,9 @@ from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.step import CalibrationLike, Costs, price
 
 Floats = npt.NDArray[np.float64]
-TOKENS = np.array([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384])
+TOKENS = np.array(
+    [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
+)
 SEQUENCES = np.array([1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048])
 KV_LENGTHS = np.array([32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072])
 PROMPTS = np.array([1, 4, 16, 64])
@@ -90,7 +92,4 @@ def build_tables(deployments: Sequence[Deployment], calibration: CalibrationLike
         operators.decode_operators(book, first + 2, d, b, kv)
         operators.prefill_operators(book, first + 3, d, n, q, q + past)
     found = price(book, owners, sizes, calibration)
-    return [
-        StepTable(d, dict(zip(PARTS, found[i * len(PARTS) : (i + 1) * len(PARTS)], strict=True)))
-        for i, d in enumerate(deployments)
-    ]
+    return [StepTable(d, dict(zip(PARTS, found[i * len(PARTS) : (i + 1) * len(PARTS)], strict=True))) for i, d in enumerate(deployments)]

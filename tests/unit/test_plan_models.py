@@ -159,7 +159,8 @@ def test_asking_for_another_type():
         ({"num_hidden_layers": 1.5}, "num_hidden_layers"), ({"num_key_value_heads": 3}, "num_key_value_heads = 3"),
         ({"model_type": "retnet"}, "retnet"), ({"num_attention_heads": 10, "num_key_value_heads": 10}, "head_dim"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1"), ({"layer_types": ["mamba"] * 4}, "mamba"),
-        ({"quantization_config": {"quant_method": "aqlm"}}, "aqlm"), ({"num_local_experts": 4, "num_experts_per_tok": 8}, "num_experts_per_tok"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "aqlm"),
+        ({"num_local_experts": 4, "num_experts_per_tok": 8}, "num_experts_per_tok"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_line_naming_the_field(change, says):

@@ -1,0 +1,183 @@
+"""Where an engine runs in the steady state: latency and throughput at each number of requests in flight, in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.plan.candidates import Candidate
+from perfmodel.plan.deployment import Deployment
+from perfmodel.plan.overhead import Overhead, overhead
+from perfmodel.plan.scheduler import Scheduler, default_scheduler
+from perfmodel.plan.serving_step import ServingStep
+from perfmodel.plan.step import CalibrationLike
+from perfmodel.plan.step_table import SEQUENCES, TOKENS, StepTable, build_tables
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One engine over rising numbers of requests in flight: arrays of one length, seconds and tokens a second of the whole engine.
+
+    rate_s: requests finished a second; decode_s: a step of decode alone; prefill_s: one prompt alone; prefill_share: of the engine's time;
+    low and high: factors of the 80 % interval of the step time; bound: the operator group that takes most of a decode step.
+    """
+
+    concurrency: Floats
+    ttft_s: Floats
+    tpot_s: Floats
+    rate_s: Floats
+    prefill_share: Floats
+    low: Floats
+    high: Floats
+    bound: tuple[str, ...]
+    decode_s: Floats
+    prefill_s: float
+    tier: str
+    in_domain: bool
+
+    def at_rate(self, rate_s: float) -> tuple[float, float, float] | None:
+        """(requests in flight, mean TTFT, TPOT) where the engine finishes `rate_s` requests a second; None beyond its last point.
+
+        Interpolated in the logarithm of the requests in flight. Arrivals are Poisson: prompts that arrive together wait for each other,
+        rho s / (2 (1 - rho)) on average with s the prompt's own time and rho = rate s (M/D/1, Pollaczek-Khinchine).
+        """
+        if rate_s > self.rate_s.max():
+            return None
+        rising = np.maximum.accumulate(self.rate_s)
+        at = float(np.exp(np.interp(rate_s, rising, np.log(self.concurrency)))) if rate_s > rising[0] else float(self.concurrency[0])
+        ttft, tpot = (float(np.interp(np.log(at), np.log(self.concurrency), v)) for v in (self.ttft_s, self.tpot_s))
+        busy = rate_s * self.prefill_s
+        if busy >= 1.0:
+            return None
+        return at, ttft + busy * self.prefill_s / (2.0 * (1.0 - busy)), tpot
+
+
+def curves(
+    engines: Sequence[Candidate],
+    *,
+    isl: int,
+    osl: int,
+    batches: Sequence[Sequence[int]],
+    stack: str,
+    calibration: CalibrationLike,
+) -> list[Curve]:
+    """The curve of each engine at its `batches`; every distinct operator of all of them is predicted once, in one table a kind."""
+    deployments = [deployment(engine, stack) for engine in engines]
+    tables = build_tables(deployments, calibration)
+    host = overhead(stack)
+    return [
+        _curve(table, host, default_scheduler(stack, engine.gpu), isl, osl, sizes)
+        for table, engine, sizes in zip(tables, engines, batches, strict=True)
+    ]
+
+
+def deployment(engine: Candidate, stack: str) -> Deployment:
+    """The engine as the step model takes it."""
+    p = engine.parallel
+    return Deployment(
+        model=engine.model,
+        gpu=engine.gpu,
+        tp=p.tp,
+        pp=p.pp,
+        ep=p.ep,
+        dp=p.dp,
+        nodes=engine.nodes,
+        stack=stack,
+        dtype="fp16" if engine.model.activation_dtype == "fp16" else "bf16",
+        kv_dtype=engine.ledger.kv_dtype,
+    )
+
+
+def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, isl: int, osl: int, sizes: Sequence[int]) -> Curve:
+    step = ServingStep(table, host)
+    front = host.request_s + host.prompt_token_s * isl
+    alone = step([(isl, 0)], 0, 0.0) if isl <= scheduler.token_budget else _chunks(step, scheduler.token_budget, isl, 0, 0.0)
+    points = [_point(step, scheduler, isl, osl, b, table.deployment.dp, table.deployment.pp, front) for b in sizes]
+    ttft, tpot, rate, share = (np.array(column) for column in zip(*points, strict=True))
+    spread = [_spread(table, b) for b in sizes]
+    return Curve(
+        np.array(sizes, dtype=np.float64),
+        ttft,
+        tpot,
+        rate,
+        share,
+        np.array([s[0] for s in spread]),
+        np.array([s[1] for s in spread]),
+        tuple(_bound(table, b) for b in sizes),
+        np.array([step([], b, isl + osl / 2) for b in sizes]),
+        alone,
+        table.costs["tokens"].tier,
+        _inside(table, (*sizes, min(isl, scheduler.token_budget))),
+    )
+
+
+def _chunks(step: ServingStep, room: float, isl: int, sequences: int, kv_len: float) -> float:
+    """Seconds of all steps that bring one prompt in, `room` tokens at a time beside decoding sequences."""
+    count = math.ceil(isl / room)
+    return sum(step([(round(isl / count), round(i * isl / count))], sequences, kv_len) for i in range(count))
+
+
+def _point(
+    step: ServingStep, scheduler: Scheduler, isl: int, osl: int, b: int, dp: int, pp: int, front: float
+) -> tuple[float, float, float, float]:
+    """(TTFT s, TPOT s, requests/s, share of prefill) with b requests always in flight.
+
+    In one cycle every request is brought in and makes its osl tokens: osl - 1 decode steps, and for each of the b prompts its chunks.
+    Stacks that mix let the chunks ride on decode steps; the others stop decoding for them. TPOT leaves out the first token.
+    """
+    steps = max(osl - 1, 1)
+    kv_len = isl + osl / 2
+    decode = step([], b, kv_len)
+    if not scheduler.mixed:
+        prefill = _chunks(step, scheduler.token_budget, isl, 0, 0.0)
+        cycle = steps * decode + b / dp * prefill
+        ttft = prefill + (b - 1) / b * decode / 2
+        return ttft + front, (cycle - ttft) / steps, b / (cycle + front), b / dp * prefill / cycle
+    room = max(scheduler.token_budget - b / dp, scheduler.token_budget / 8)
+    count = math.ceil(isl / room)
+    prompts = b / dp  # each attention replica brings in its own, at the same time as the others
+    own = _chunks(step, room, isl, b - 1, kv_len)
+    passes = min(pp, max(b // dp, 1))  # a pipeline's step is what one stage takes of it; a prompt must pass them all
+    if prompts * count <= steps + count:
+        mixed = prompts * own  # seconds of all mixed steps of a cycle
+        cycle = mixed + (steps + count - prompts * count) * decode + (passes - 1) * own
+        ttft = passes * own + (b - 1) / b * cycle / (steps + count) / 2  # on average half a step of the others is under way
+        alone = mixed - prompts * count * decode
+    else:  # more chunks than steps: several prompts share one, up to the token budget
+        needed = max(steps + count, prompts * isl / room)
+        tokens = prompts * isl / needed
+        each = step([(max(1, round(min(tokens, isl))), 0)] * max(1, round(tokens / isl)), b, kv_len)
+        cycle = needed * each
+        ttft = (needed - steps + passes - 1) * each + each / 2
+        alone = needed * (each - decode)
+    ttft = min(ttft, cycle)
+    return ttft + front, (cycle - ttft) / steps, b / (cycle + front), max(alone, 0.0) / cycle
+
+
+def _spread(table: StepTable, b: int) -> tuple[float, float]:
+    """Factors that bound a decode step of b sequences: widths of its parts in quadrature, relative to their sum."""
+    total = low = high = 0.0
+    for part, grid in (("tokens", TOKENS), ("output", SEQUENCES)):
+        cost = table.costs[part]
+        i = min(int(np.searchsorted(grid, b)), len(grid) - 1)
+        total += cost.seconds[i]
+        low += (cost.seconds[i] - cost.low_s[i]) ** 2
+        high += (cost.high_s[i] - cost.seconds[i]) ** 2
+    return 1.0 - math.sqrt(low) / total, 1.0 + math.sqrt(high) / total
+
+
+def _inside(table: StepTable, tokens: Sequence[int]) -> bool:
+    """Whether most of the time of steps of these sizes lies within what the operator models were fitted on."""
+    at = np.minimum(np.searchsorted(TOKENS, tokens), len(TOKENS) - 1)
+    return bool(np.median(table.costs["tokens"].in_domain[at]) > 0.5)
+
+
+def _bound(table: StepTable, b: int) -> str:
+    i = min(int(np.searchsorted(TOKENS, b)), len(TOKENS) - 1)
+    return max(table.costs["tokens"].terms.items(), key=lambda item: item[1][i])[0]

@@ -1,0 +1,153 @@
+"""Prefill and decode on engines of their own: how many of each, and what handing the KV cache over costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from perfmodel.hw.node import node
+from perfmodel.plan.candidates import Candidate
+from perfmodel.plan.goal import Goal
+from perfmodel.plan.memory import kv_bytes_per_request
+from perfmodel.plan.operating import Curve
+from perfmodel.plan.prices import Price
+
+PREFILL_BUSY = 0.7  # prompts wait 1.2 service times on average at this load (M/D/1): more would only lengthen the queue
+PREFILL_ENGINES = 4  # the best of each kind of GPU, by prompts a second and GPU
+MOST_EACH = 8  # engines of either side in one group
+Engines = Sequence[tuple[Candidate, Curve]]
+
+
+def split_rows(
+    engines: Sequence[Candidate], curves: Sequence[Curve], wanted: Goal, cost: Mapping[str, Price], tokens: int, stack: str
+) -> list[dict[str, Any]]:
+    """Rows of deployments whose prefill and decode are apart, both on GPUs of one kind and one quantisation."""
+    groups: dict[tuple[str, str | None], list[tuple[Candidate, Curve]]] = {}
+    for engine, curve in zip(engines, curves, strict=True):
+        if engine.parallel.pp == 1:  # no stack hands over caches between pipelines
+            groups.setdefault((engine.gpu.name, engine.quantization), []).append((engine, curve))
+    return [row for group in groups.values() for row in _group(group, wanted, cost, tokens, stack)]
+
+
+def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], tokens: int, stack: str) -> Iterator[dict[str, Any]]:
+    fast = sorted(group, key=lambda pair: pair[1].prefill_s * pair[0].parallel.gpus)[:PREFILL_ENGINES]
+    limit = wanted.total_gpus or (4 * max(e.parallel.gpus for e, _ in group))
+    for prefill, prompt in fast:
+        for decode, curve in group:
+            if not can_hand_over(prefill, decode, stack):
+                continue
+            handed_s = hand_over_s(prefill, decode, wanted.isl)
+            for i in range(len(curve.concurrency)):
+                row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, tokens, limit)
+                if row is not None:
+                    yield row
+
+
+def can_hand_over(prefill: Candidate, decode: Candidate, stack: str) -> bool:
+    """Whether the stack can: SGLang wants equal TP, vLLM a decode TP that is a multiple of the prefill TP."""
+    if stack == "sglang":
+        return prefill.parallel.tp == decode.parallel.tp
+    return decode.parallel.tp % prefill.parallel.tp == 0
+
+
+def hand_over_s(prefill: Candidate, decode: Candidate, isl: int) -> float:
+    """Seconds to send a prompt's KV cache at the full rate of the smaller engine's network cards (PCIe where it has none): a floor."""
+    p = prefill.parallel
+    sent = float(kv_bytes_per_request(prefill.model, isl, p, prefill.ledger.kv_dtype)) * p.tp
+    host = node("auto", prefill.gpu)
+    rate = host.nic_bytes_per_s or prefill.gpu.pcie_bytes_per_s
+    return sent / (rate * min(p.gpus, decode.parallel.gpus))
+
+
+def _row(
+    prefill: Candidate,
+    prompt: Curve,
+    decode: Candidate,
+    curve: Curve,
+    i: int,
+    handed_s: float,
+    wanted: Goal,
+    cost: Mapping[str, Price],
+    tokens: int,
+    limit: int,
+) -> dict[str, Any] | None:
+    from perfmodel.plan.search import finish
+
+    b, tpot = float(curve.concurrency[i]), float(curve.decode_s[i])
+    made = b / (tpot * max(wanted.osl - 1, 1))  # requests a second of one decode engine
+    taken = PREFILL_BUSY / prompt.prefill_s
+    counts = _counts(wanted, made, taken, b, prefill.parallel.gpus, decode.parallel.gpus, limit)
+    if counts is None:
+        return None
+    x, y, replicas = counts
+    rate = min(made * y, taken * x)
+    if wanted.request_rate is not None:
+        rate = min(rate, wanted.request_rate / replicas)
+    busy = rate / x * prompt.prefill_s
+    wait = busy * prompt.prefill_s / (2.0 * (1.0 - busy))
+    ttft = prompt.prefill_s + wait + handed_s
+    unit = x * prefill.parallel.gpus + y * decode.parallel.gpus
+    low, high = float(min(prompt.low[0], curve.low[i])), float(max(prompt.high[0], curve.high[i]))
+    p = decode.parallel
+    return finish(
+        {
+            "gpu": decode.gpu.name,
+            "mode": "disagg",
+            "replicas": replicas,
+            "gpus": replicas * unit,
+            "parallel": f"{x} x {prefill.parallel} prefill, {y} x {p} decode",
+            "tp": p.tp,
+            "pp": p.pp,
+            "ep": p.ep,
+            "dp": p.dp,
+            "quantization": decode.quantization or decode.model.weight_dtype,
+            "kv_cache_dtype": decode.ledger.kv_dtype,
+            "concurrency_per_engine": b,
+            "decode_engines": y,
+            "prefill_engines": x,
+            "prefill_shape": prefill.parallel,
+            "ttft_ms": ttft * 1e3,
+            "ttft_low_ms": ttft * 1e3 * low,
+            "ttft_high_ms": ttft * 1e3 * high,
+            "tpot_ms": tpot * 1e3,
+            "tpot_low_ms": tpot * 1e3 * low,
+            "tpot_high_ms": tpot * 1e3 * high,
+            "requests_per_s": rate * replicas,
+            "kv_used_percent": 100.0 * b / max(decode.ledger.max_concurrency(tokens), 1),
+            "kv_tokens_per_engine": decode.ledger.kv_tokens * p.dp,
+            "bound": curve.bound[i],
+            "tier": min(prompt.tier, curve.tier, key=("spec", "calibrated", "measured").index),
+            "in_domain": prompt.in_domain and curve.in_domain,
+        },
+        wanted,
+        cost,
+        decode.gpu,
+        x * prefill.parallel.gpus / unit,
+        (low, high),
+    )
+
+
+def _counts(
+    wanted: Goal, made: float, taken: float, b: float, prefill_gpus: int, decode_gpus: int, limit: int
+) -> tuple[int, int, int] | None:
+    """(prefill engines, decode engines, groups): fixed by the traffic, else the group of up to MOST_EACH a side that wastes least."""
+    if wanted.request_rate is not None or wanted.concurrency is not None:
+        y = math.ceil(wanted.request_rate / made) if wanted.request_rate is not None else math.ceil((wanted.concurrency or 1) / b)
+        rate = wanted.request_rate if wanted.request_rate is not None else made * y
+        x = math.ceil(rate / taken)
+        return (x, y, 1) if wanted.total_gpus is None or x * prefill_gpus + y * decode_gpus <= wanted.total_gpus else None
+    best: tuple[float, int, int] | None = None
+    for y in range(1, MOST_EACH + 1):
+        x = max(1, math.ceil(y * made / taken))
+        for count in {x, max(1, x - 1)}:
+            unit = count * prefill_gpus + y * decode_gpus
+            if unit > limit or count > MOST_EACH:
+                continue
+            worth = min(made * y, taken * count) / unit
+            if best is None or worth > best[0]:
+                best = (worth, count, y)
+    if best is None:
+        return None
+    _, x, y = best
+    return x, y, max(1, limit // (x * prefill_gpus + y * decode_gpus)) if wanted.total_gpus else 1

@@ -5,7 +5,6 @@ Everything is emitted into a Book: rows of (operator, how often, at which point,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from perfmodel.plan.model import OPERATOR_DTYPE, LayerSpec
 Floats = npt.NDArray[np.float64]
 ACTIVATION_BYTES = 2.0  # residual stream and messages between GPUs are 16-bit
 FUSED_QUANTISATION = ("fp8", "int8")
+ROUTING = "power_law_1.01"
+"""How real routers share out tokens: skewed. Few experts are touched at small batches, and the busiest makes the others wait."""
 NARROW = 128.0  # columns of the narrowest GEMM in the public rows
 STATE_BYTES = 4.0  # recurrent state of linear attention is kept in fp32
 
@@ -108,8 +109,9 @@ def _attention_projections(book: Book, owner: int, d: Deployment, layer: LayerSp
         if layer.qk_norm:
             rows = (q + kv) / layer.head_dim
             book.add("memory", owner, "norms", count, at, kind="rmsnorm", tokens=tokens * rows, hidden=layer.head_dim)
-        book.add("memory", owner, "rope and cache", count, at, kind="rope", tokens=tokens, hidden=q + kv)
-        book.add("memory", owner, "rope and cache", count, at, kind="copy", tokens=tokens, hidden=2 * kv)
+        if d.stack != "trtllm":  # TensorRT-LLM's attention operator does both, and its rows hold them
+            book.add("memory", owner, "rope and cache", count, at, kind="rope", tokens=tokens, hidden=q + kv)
+            book.add("memory", owner, "rope and cache", count, at, kind="copy", tokens=tokens, hidden=2 * kv)
     elif layer.attention == "mla":
         latent, head = layer.kv_lora_rank + layer.qk_rope_head_dim, layer.qk_nope_head_dim + layer.qk_rope_head_dim
         q = layer.q_heads // d.tp * head
@@ -146,7 +148,19 @@ def _mlp(book: Book, owner: int, d: Deployment, layer: LayerSpec, at: Any, token
         everyone = tokens * d.dp
         _gemm(book, owner, "router", count, at, tokens, layer.num_experts, hidden, d.dtype)
         shape = {"hidden": hidden, "inter": layer.moe_inter, "num_experts": layer.num_experts, "top_k": layer.top_k}
-        book.add("moe", owner, "experts", count, at, tokens=everyone, dtype=weight_dtype(layer.mlp_dtype), tp=d.moe_tp, ep=d.ep, **shape)
+        book.add(
+            "moe",
+            owner,
+            "experts",
+            count,
+            at,
+            tokens=everyone,
+            dtype=weight_dtype(layer.mlp_dtype),
+            tp=d.moe_tp,
+            ep=d.ep,
+            distribution=ROUTING,
+            **shape,
+        )
         if layer.shared_inter:
             _dense(book, owner, "mlp", count, at, tokens, hidden, layer.shared_inter / d.tp, layer.shared_dtype, layer.gated)
         if d.dp > 1:
@@ -212,8 +226,3 @@ def _state(book: Book, owner: int, d: Deployment, layer: LayerSpec, at: Any, mov
     values = layer.linear_value_heads / d.tp
     elements = values * layer.linear_key_head_dim * layer.linear_value_head_dim * STATE_BYTES / ACTIVATION_BYTES
     book.add("memory", owner, "attention state", layer.count, at, kind="copy", tokens=moves, hidden=elements)
-
-
-def shapes(columns: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Columns of one entry, each of the same length."""
-    return {name: np.broadcast_to(np.asarray(value), (length,)) for name, value in columns.items()}

@@ -15,20 +15,22 @@ class Overhead:
     """Seconds of host work of one stack.
 
     step_s: a step's scheduling, input preparation and output handling that the GPU waits for; sequence_s: the same for each running
-    sequence; eager_layer_s: launching one layer's kernels where no CUDA graph holds them (hidden while the GPU is slower); request_s and
-    prompt_token_s: front end (HTTP, tokeniser, first response) of a request, part of its time to first token but not of a step.
+    sequence; eager_layer_s: launching one layer's kernels where no CUDA graph holds them (hidden while the GPU is slower); eager_experts_s: the
+    same for the routed experts of a layer; request_s: front end (HTTP, tokeniser) of one request, which takes them one at a time; delay_s:
+    the rest of the way to the engine and of the first token back.
     """
 
     step_s: float
     sequence_s: float
     eager_layer_s: float
+    eager_experts_s: float
     request_s: float
-    prompt_token_s: float
+    delay_s: float
 
 
 @functools.cache
 def overhead(stack: str) -> Overhead:
     """The overheads of a stack."""
     c = constant_values("serving")
-    names = ("step", "sequence", "eager_layer", "request", "prompt_token")
+    names = ("step", "sequence", "eager_layer", "eager_experts", "request", "delay")
     return Overhead(*(c[f"{name}_us_{stack}"] * US for name in names))

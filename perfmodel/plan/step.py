@@ -37,7 +37,8 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
         "phase": "decode", "batch": 1.0, "q_len": 1.0, "kv_len": 1.0, "num_heads": 1.0, "dtype": "bf16", "kv_dtype": "bf16", "stack": "vllm",
     },
     "moe": {
-        "tokens": 1.0, "hidden": 1.0, "inter": 1.0, "num_experts": 1.0, "top_k": 1.0, "tp": 1.0, "ep": 1.0, "dtype": "bf16", "stack": "vllm",
+        "tokens": 1.0, "hidden": 1.0, "inter": 1.0, "num_experts": 1.0, "top_k": 1.0, "tp": 1.0, "ep": 1.0, "distribution": "balanced", "dtype": "bf16",
+        "stack": "vllm",
     },
     "memory": {"kind": "copy", "tokens": 1.0, "hidden": 1.0, "dtype": "bf16", "stack": "any"},
     "collective": {"kind": "all_reduce", "message_bytes": 1.0, "n_gpus": 2.0, "nodes": 1.0, "topology": "auto", "version": "", "stack": "vllm"},

@@ -96,7 +96,7 @@ def deployment(engine: Candidate, stack: str) -> Deployment:
 
 def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, isl: int, osl: int, sizes: Sequence[int]) -> Curve:
     step = ServingStep(table, host)
-    front = host.request_s + host.prompt_token_s * isl
+    front = host.request_s + host.delay_s
     alone = step([(isl, 0)], 0, 0.0) if isl <= scheduler.token_budget else _chunks(step, scheduler.token_budget, isl, 0, 0.0)
     points = [_point(step, scheduler, isl, osl, b, table.deployment.dp, table.deployment.pp, front) for b in sizes]
     ttft, tpot, rate, share = (np.array(column) for column in zip(*points, strict=True))

@@ -243,3 +243,21 @@ def test_command_line(tmp_path, capsys):
     assert run(["models", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) >= 30
     assert run(["models", "Qwen3-99B"]) == 2
+
+
+def test_memory_verb(capsys):
+    assert run(["memory", "--gpu", "h100_sxm", "--model", "Qwen3-32B", "--tp", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] and sum(r["gib"] for r in found["ledger"]) == pytest.approx(81559 / 1024)
+    assert (
+        run(["memory", "--gpu", "h100", "--command", "vllm serve Qwen/Qwen3-32B -tp 2 --gpu-memory-utilization 0.5 --max-num-seqs 64"]) == 0
+    )
+    assert "Qwen3-32B on h100_sxm, TP2" in capsys.readouterr().out
+    assert run(["memory", "--gpu", "l4", "--model", "Llama-3.1-70B"]) == 0
+    assert "does not fit" in capsys.readouterr().out
+    for bad in (
+        "memory --gpu h100",
+        "memory --gpu h100 --model Qwen3-32B --tp 0",
+        "memory --gpu h100 --model Qwen3-32B --memory-fraction 2",
+    ):
+        assert run(bad.split()) == 2

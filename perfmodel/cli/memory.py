@@ -56,7 +56,7 @@ def main(
         max_num_batched_tokens=engine.max_num_batched_tokens,
         max_num_seqs=engine.max_num_seqs,
     )
-    rows: list[dict[str, Any]] = list(ledger.frame.to_dict("records"))
+    rows: list[Any] = list(ledger.frame.to_dict("records"))
     held = [{"context_tokens": c, "max_concurrency": ledger.max_concurrency(c)} for c in CONTEXTS if c <= ledger.model.max_context]
     if json_:
         tokens = {"value": ledger.kv_tokens, "low": ledger.kv_tokens_low, "high": ledger.kv_tokens_high}

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.plan.candidates import Candidate
+from perfmodel.plan.closed_form import closed_loop, prompt_s
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.overhead import Overhead, overhead
 from perfmodel.plan.scheduler import Scheduler, default_scheduler
@@ -96,10 +97,8 @@ def deployment(engine: Candidate, stack: str) -> Deployment:
 
 def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, isl: int, osl: int, sizes: Sequence[int]) -> Curve:
     step = ServingStep(table, host)
-    front = host.request_s + host.delay_s
-    alone = step([(isl, 0)], 0, 0.0) if isl <= scheduler.token_budget else _chunks(step, scheduler.token_budget, isl, 0, 0.0)
-    points = [_point(step, scheduler, isl, osl, b, table.deployment.dp, table.deployment.pp, front) for b in sizes]
-    ttft, tpot, rate, share = (np.array(column) for column in zip(*points, strict=True))
+    points = [closed_loop(step, scheduler, isl, osl, b) for b in sizes]
+    ttft, tpot, rate, share = (np.array([getattr(p, name) for p in points]) for name in ("ttft_s", "tpot_s", "rate_s", "prefill_share"))
     spread = [_spread(table, b) for b in sizes]
     return Curve(
         np.array(sizes, dtype=np.float64),
@@ -111,53 +110,10 @@ def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, isl: int, osl
         np.array([s[1] for s in spread]),
         tuple(_bound(table, b) for b in sizes),
         np.array([step([], b, isl + osl / 2) for b in sizes]),
-        alone,
+        prompt_s(step, scheduler.token_budget, isl, 0, 0.0),
         table.costs["tokens"].tier,
         _inside(table, (*sizes, min(isl, scheduler.token_budget))),
     )
-
-
-def _chunks(step: ServingStep, room: float, isl: int, sequences: int, kv_len: float) -> float:
-    """Seconds of all steps that bring one prompt in, `room` tokens at a time beside decoding sequences."""
-    count = math.ceil(isl / room)
-    return sum(step([(round(isl / count), round(i * isl / count))], sequences, kv_len) for i in range(count))
-
-
-def _point(
-    step: ServingStep, scheduler: Scheduler, isl: int, osl: int, b: int, dp: int, pp: int, front: float
-) -> tuple[float, float, float, float]:
-    """(TTFT s, TPOT s, requests/s, share of prefill) with b requests always in flight.
-
-    In one cycle every request is brought in and makes its osl tokens: osl - 1 decode steps, and for each of the b prompts its chunks.
-    Stacks that mix let the chunks ride on decode steps; the others stop decoding for them. TPOT leaves out the first token.
-    """
-    steps = max(osl - 1, 1)
-    kv_len = isl + osl / 2
-    decode = step([], b, kv_len)
-    if not scheduler.mixed:
-        prefill = _chunks(step, scheduler.token_budget, isl, 0, 0.0)
-        cycle = steps * decode + b / dp * prefill
-        ttft = prefill + (b - 1) / b * decode / 2
-        return ttft + front, (cycle - ttft) / steps, b / (cycle + front), b / dp * prefill / cycle
-    room = max(scheduler.token_budget - b / dp, scheduler.token_budget / 8)
-    count = math.ceil(isl / room)
-    prompts = b / dp  # each attention replica brings in its own, at the same time as the others
-    own = _chunks(step, room, isl, b - 1, kv_len)
-    passes = min(pp, max(b // dp, 1))  # a pipeline's step is what one stage takes of it; a prompt must pass them all
-    if prompts * count <= steps + count:
-        mixed = prompts * own  # seconds of all mixed steps of a cycle
-        cycle = mixed + (steps + count - prompts * count) * decode + (passes - 1) * own
-        ttft = passes * own + (b - 1) / b * cycle / (steps + count) / 2  # on average half a step of the others is under way
-        alone = mixed - prompts * count * decode
-    else:  # more chunks than steps: several prompts share one, up to the token budget
-        needed = max(steps + count, prompts * isl / room)
-        tokens = prompts * isl / needed
-        each = step([(max(1, round(min(tokens, isl))), 0)] * max(1, round(tokens / isl)), b, kv_len)
-        cycle = needed * each
-        ttft = (needed - steps + passes - 1) * each + each / 2
-        alone = needed * (each - decode)
-    ttft = min(ttft, cycle)
-    return ttft + front, (cycle - ttft) / steps, b / (cycle + front), max(alone, 0.0) / cycle
 
 
 def _spread(table: StepTable, b: int) -> tuple[float, float]:

@@ -80,9 +80,9 @@ def simulate(
 ) -> Trace:
     """Run the requests through one engine: at given arrivals, or closed loop with `concurrency` of them always in flight.
 
-    front_s: what the front end works on each request, one at a time; delay_s: the rest of the way from sending a request to the engine seeing it; kv_tokens: what the cache holds; cached_share: part of each prompt found in the prefix cache; tokens_per_step: accepted tokens of one
-    decode step (1 without speculative decoding). Raises NoAnswerError where one request alone does not fit into the cache or, without
-    chunking, into the token budget.
+    front_s: what the front end works on each request, one at a time; delay_s: the rest of the way from sending a request to the engine
+    seeing it; kv_tokens: what the cache holds; cached_share: part of each prompt found in the prefix cache; tokens_per_step: accepted
+    tokens of one decode step (1 without speculative decoding). Raises NoAnswerError where one request alone does not fit into the cache.
     """
     count = len(isl)
     longest = int(np.max(isl + osl))
@@ -118,7 +118,7 @@ class _Run:
     ) -> None:
         count = len(isl)
         self.step, self.rules, self.kv_tokens, self.tokens_per_step = step, scheduler, kv_tokens, tokens_per_step
-        self.budget = scheduler.token_budget if scheduler.chunked else max(scheduler.token_budget, int(np.max(isl)))
+        self.budget = scheduler.token_budget
         self.prompt, self.wanted = isl.tolist(), osl.tolist()
         self.cached = np.minimum((isl * cached_share).astype(np.intp), isl - 1).tolist()
         self.arrived_s = np.zeros(count) if arrival_s is None else np.array(arrival_s, dtype=np.float64)
@@ -200,18 +200,19 @@ class _Run:
             claim = whole + self.rules.reserve * (self.wanted[request] - self.generated[request])
             used = self.claimed if self.rules.reserve else self.kv
             busy = self.decoding or self.partial or started
-            if (take > left and not self.rules.chunked) or (used + claim > self.kv_tokens and busy):
+            if (take > left and not self.rules.chunked and chunks) or (used + claim > self.kv_tokens and busy):
                 break
             self.waiting.popleft()
             self.claims[request] = claim
             self.claimed += claim
-            chunks.append((min(take, left), have))
-            self.kv += have + min(take, left)
-            if take <= left:
+            part = min(take, left) if self.rules.chunked else take  # a whole prompt over the budget has a step of its own
+            chunks.append((part, have))
+            self.kv += have + part
+            if part == take:
                 started.append(request)
             else:
-                self.partial.append([request, have + left])
-            left -= min(take, left)
+                self.partial.append([request, have + part])
+            left -= part
         return chunks, started
 
     def _decoded(self, jump: int, running: int, each: float) -> None:

@@ -20,17 +20,17 @@ Engines = Sequence[tuple[Candidate, Curve]]
 
 
 def split_rows(
-    engines: Sequence[Candidate], curves: Sequence[Curve], wanted: Goal, cost: Mapping[str, Price], tokens: int, stack: str
+    engines: Sequence[Candidate], curves: Sequence[Curve], wanted: Goal, cost: Mapping[str, Price], stack: str
 ) -> list[dict[str, Any]]:
     """Rows of deployments whose prefill and decode are apart, both on GPUs of one kind and one quantisation."""
     groups: dict[tuple[str, str | None], list[tuple[Candidate, Curve]]] = {}
     for engine, curve in zip(engines, curves, strict=True):
         if engine.parallel.pp == 1:  # no stack hands over caches between pipelines
             groups.setdefault((engine.gpu.name, engine.quantization), []).append((engine, curve))
-    return [row for group in groups.values() for row in _group(group, wanted, cost, tokens, stack)]
+    return [row for group in groups.values() for row in _group(group, wanted, cost, stack)]
 
 
-def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], tokens: int, stack: str) -> Iterator[dict[str, Any]]:
+def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], stack: str) -> Iterator[dict[str, Any]]:
     fast = sorted(group, key=lambda pair: pair[1].prefill_s * pair[0].parallel.gpus)[:PREFILL_ENGINES]
     limit = wanted.total_gpus or (4 * max(e.parallel.gpus for e, _ in group))
     for prefill, prompt in fast:
@@ -39,7 +39,7 @@ def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], tokens: int,
                 continue
             handed_s = hand_over_s(prefill, decode, wanted.isl)
             for i in range(len(curve.concurrency)):
-                row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, tokens, limit)
+                row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, limit)
                 if row is not None:
                     yield row
 
@@ -69,7 +69,6 @@ def _row(
     handed_s: float,
     wanted: Goal,
     cost: Mapping[str, Price],
-    tokens: int,
     limit: int,
 ) -> dict[str, Any] | None:
     from perfmodel.plan.search import finish
@@ -114,7 +113,7 @@ def _row(
             "tpot_low_ms": tpot * 1e3 * low,
             "tpot_high_ms": tpot * 1e3 * high,
             "requests_per_s": rate * replicas,
-            "kv_used_percent": 100.0 * b / max(decode.ledger.max_concurrency(tokens), 1),
+            "kv_used_percent": 100.0 * b / decode.held,
             "kv_tokens_per_engine": decode.ledger.kv_tokens * p.dp,
             "bound": curve.bound[i],
             "tier": min(prompt.tier, curve.tier, key=("spec", "calibrated", "measured").index),

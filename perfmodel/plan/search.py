@@ -167,7 +167,7 @@ def _rows(engine: Candidate, curve: Curve, wanted: Goal, cost: Mapping[str, Pric
         return
     for b in curve.concurrency:
         if limit >= 1:
-            yield _at_concurrency(engine, curve, wanted, cost, tokens, limit, float(b))
+            yield _at_concurrency(engine, curve, wanted, cost, limit, float(b))
 
 
 def _at_concurrency(engine: Candidate, curve: Curve, wanted: Goal, cost: Mapping[str, Price], replicas: int, b: float) -> dict[str, Any]:

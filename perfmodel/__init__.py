@@ -38,6 +38,9 @@ _HOME = {
     "models": "perfmodel.plan.catalogue",
     "plan": "perfmodel.plan.search",
     "Plan": "perfmodel.plan.result",
+    "estimate": "perfmodel.plan.estimate",
+    "ServingEstimate": "perfmodel.plan.estimate",
+    "Lognormal": "perfmodel.plan.traffic",
     "max_concurrency": "perfmodel.plan.capacity",
     "gpus_for": "perfmodel.plan.capacity",
     "compare": "perfmodel.plan.capacity",
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from perfmodel.ops import MLA, Attention, Collective, Gemm, MemoryBound, MoE
     from perfmodel.plan.capacity import compare, gpus_for, max_concurrency, sensitivity, what_binds
     from perfmodel.plan.catalogue import models
+    from perfmodel.plan.estimate import ServingEstimate, estimate
     from perfmodel.plan.memory import memory_ledger
     from perfmodel.plan.model import load_model
     from perfmodel.plan.result import Plan

@@ -36,6 +36,10 @@ class Scheduler:
             found = dataclasses.replace(found, max_sequences=size("max_num_seqs", max_sequences, high=2**20))
         return found
 
+    def times(self, replicas: int) -> Scheduler:
+        """The rules of `replicas` attention replicas taken together."""
+        return dataclasses.replace(self, token_budget=self.token_budget * replicas, max_sequences=self.max_sequences * replicas)
+
 
 def default_scheduler(stack: str, gpu: GpuSpec) -> Scheduler:
     """What the stack does when nobody says.

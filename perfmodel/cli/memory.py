@@ -38,10 +38,7 @@ def main(
 ) -> None:
     """Show the ledger and the KV cache; exit 0 also where the model does not fit (`fits` says so)."""
     check_format(json_, csv_)
-    if (model is None) == (command is None):
-        raise InputError("give --model or --command, one of the two")
-    sizes = [options.count(name, text) if text else 1 for name, text in (("--tp", tp), ("--pp", pp), ("--ep", ep), ("--dp", dp))]
-    engine = read_command(command) if command else Engine(str(model), stack, Parallel(*sizes), quantization, kv_cache_dtype)
+    engine = engine_of(model, command, stack, (tp, pp, ep, dp), quantization, kv_cache_dtype)
     ledger = memory_ledger(
         engine.model,
         gpu,
@@ -52,7 +49,7 @@ def main(
         quantization=engine.quantization,
         kv_cache_dtype=engine.kv_cache_dtype,
         stack=engine.stack,
-        memory_fraction=engine.memory_fraction if engine.memory_fraction is not None else memory_fraction,  # type: ignore[arg-type]
+        memory_fraction=engine.memory_fraction if engine.memory_fraction is not None else options.number(memory_fraction),
         max_num_batched_tokens=engine.max_num_batched_tokens,
         max_num_seqs=engine.max_num_seqs,
     )
@@ -71,3 +68,15 @@ def main(
         )
         write_table(rows, head=[f"{ledger.model.name} on {ledger.gpu.name}, {ledger.parallel}, {ledger.stack}: {fits}", ""])
         write_table(held, head=[""])
+
+
+def engine_of(
+    model: Text, command: Text, stack: str, sizes: tuple[Text, Text, Text, Text], quantization: Text, kv_cache_dtype: Text
+) -> Engine:
+    """The engine of --command, or of --model with its --tp, --pp, --ep and --dp."""
+    if (model is None) == (command is None):
+        raise InputError("give --model or --command, one of the two")
+    if command is not None:
+        return read_command(command)
+    shape = [options.count(name, text) if text else 1 for name, text in zip(("--tp", "--pp", "--ep", "--dp"), sizes, strict=True)]
+    return Engine(str(model), stack, Parallel(*shape), quantization, kv_cache_dtype)

@@ -52,21 +52,21 @@ def main(
     found = plan(
         model,
         [name.strip() for name in gpus.split(",") if name.strip()],
-        isl=_number(isl),
-        osl=_number(osl),
-        ttft_ms=_number(ttft_ms),
-        tpot_ms=_number(tpot_ms),
-        request_rate=_number(request_rate),
-        concurrency=_number(concurrency),
-        total_gpus=_number(total_gpus),
-        budget_usd_per_hour=_number(budget),
+        isl=options.number(isl),
+        osl=options.number(osl),
+        ttft_ms=options.number(ttft_ms),
+        tpot_ms=options.number(tpot_ms),
+        request_rate=options.number(request_rate),
+        concurrency=options.number(concurrency),
+        total_gpus=options.number(total_gpus),
+        budget_usd_per_hour=options.number(budget),
         objective=objective,
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         stack=stack,
-        memory_fraction=_number(memory_fraction),
+        memory_fraction=options.number(memory_fraction),
         prices=prices,
-        max_engine_gpus=_number(max_engine_gpus),
+        max_engine_gpus=options.number(max_engine_gpus),
         disaggregated=disagg,
         assume_dense=assume_dense,
         calibration=options.calibration(calibration),
@@ -139,16 +139,3 @@ def _write_html(found: Plan, path: Path) -> None:
         found.to_html(path)
     except OSError as error:
         raise InputError(f"--html {path}: cannot be written ({error.strerror or error})") from None
-
-
-def _number(text: str | None) -> Any:
-    """A number exactly; anything else stays text, for the library to judge."""
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text

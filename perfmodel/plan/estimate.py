@@ -24,6 +24,7 @@ from perfmodel.plan.overhead import overhead
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.serving_step import ServingStep
 from perfmodel.plan.simulate import Trace, simulate
+from perfmodel.plan.spread import QUANTITIES, factors
 from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import StepTable, build_tables
 from perfmodel.plan.traffic import MOST_REQUESTS, arrival_trace, arrivals, lengths, mean_length, number
@@ -204,7 +205,9 @@ def _answer(
     notes = []
     waited = float(np.mean(trace.ttft_s) / max(np.mean(trace.e2e_s), 1e-12))
     if rate is not None and per_s < 0.97 * rate:
-        notes.append(f"arrivals at {rate:g}/s outrun the engine: it finishes {per_s:.3g}/s and its queue grows, so latency has no steady value")
+        notes.append(
+            f"arrivals at {rate:g}/s outrun the engine: it finishes {per_s:.3g}/s and its queue grows, so latency has no steady value"
+        )
     if waited > 0.5:
         notes.append("requests spend most of their time waiting: the KV cache, the batch limit or the token budget binds")
     if trace.preemptions:
@@ -258,13 +261,10 @@ def _intervals(
     table: StepTable, sequences: int, kv_len: float, ttft_ms: float, tpot_ms: float, throughput: float
 ) -> dict[str, tuple[float, float]]:
     """80 % intervals: the operators' width at this batch, and what served runs leave unexplained, in quadrature (of logarithms)."""
-    low, high = table.width(sequences, kv_len)
-    c = constant_values("serving")
+    width = table.width(sequences, kv_len)
     out = {}
-    for name, value in (("ttft_ms", ttft_ms), ("tpot_ms", tpot_ms), ("throughput_tok_s", throughput)):
-        down, up = (math.exp(math.hypot(math.log(w), c[f"width_{name}"])) for w in (1.0 / low, high))
-        if name == "throughput_tok_s":
-            down, up = up, down
+    for name, value in zip(QUANTITIES, (ttft_ms, tpot_ms, throughput), strict=True):
+        down, up = factors(name, *width)
         out[name] = (value / down, value * up)
     return out
 

@@ -22,6 +22,7 @@ from perfmodel.plan.prices import Price
 from perfmodel.plan.prices import prices as read_prices
 from perfmodel.plan.result import Plan
 from perfmodel.plan.scheduler import default_scheduler
+from perfmodel.plan.spread import QUANTITIES, factors
 from perfmodel.plan.step import CalibrationLike
 
 BATCHES = tuple(sorted({round(2 ** (i / 7)) for i in range(78)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
@@ -204,17 +205,13 @@ def _row(
             "kv_cache_dtype": ledger.kv_dtype,
             "concurrency_per_engine": b,
             "ttft_ms": ttft_s * 1e3,
-            "ttft_low_ms": ttft_s * 1e3 * low,
-            "ttft_high_ms": ttft_s * 1e3 * high,
             "tpot_ms": tpot_s * 1e3,
-            "tpot_low_ms": tpot_s * 1e3 * low,
-            "tpot_high_ms": tpot_s * 1e3 * high,
             "requests_per_s": rate_s * replicas,
             "kv_used_percent": 100.0 * b / engine.held,
             "kv_tokens_per_engine": ledger.kv_tokens * p.dp,
             "bound": curve.bound[i],
             "tier": curve.tier,
-            "in_domain": curve.in_domain,
+            "in_domain": bool(curve.in_domain[i] > 0.5),
         },
         wanted,
         cost,
@@ -238,13 +235,18 @@ def finish(
     used = wanted.misses(row["ttft_ms"], row["tpot_ms"])
     if wanted.budget_usd_per_hour is not None:
         used["budget"] = hourly / wanted.budget_usd_per_hour if price else math.inf
+    width = {name: factors(name, *spread) for name in QUANTITIES}
     worst = max(used.items(), key=lambda item: item[1], default=("", 0.0))
     return {
         **row,
         "concurrency": row["concurrency_per_engine"] * row["replicas"] * row.get("decode_engines", 1),
         "throughput_tok_s": tokens_s,
-        "throughput_low_tok_s": tokens_s / spread[1],
-        "throughput_high_tok_s": tokens_s / spread[0],
+        "throughput_low_tok_s": tokens_s / width["throughput_tok_s"][0],
+        "throughput_high_tok_s": tokens_s * width["throughput_tok_s"][1],
+        "ttft_low_ms": row["ttft_ms"] / width["ttft_ms"][0],
+        "ttft_high_ms": row["ttft_ms"] * width["ttft_ms"][1],
+        "tpot_low_ms": row["tpot_ms"] / width["tpot_ms"][0],
+        "tpot_high_ms": row["tpot_ms"] * width["tpot_ms"][1],
         "tok_s_per_gpu": tokens_s / gpus,
         "tok_s_per_user": 1e3 / row["tpot_ms"],
         "usd_per_hour": hourly,
@@ -253,7 +255,7 @@ def finish(
         "power_limit_w": gpu.power_w * gpus,
         "joule_per_output_token": gpu.power_w * gpus / tokens_s,
         "meets": worst[1] <= 1.0,
-        "sure": all(x * spread[1] <= 1.0 for x in used.values()),
+        "sure": all(x * width.get(f"{name}_ms", (1.0, 1.0))[1] <= 1.0 for name, x in used.items()),
         "tightest": worst[0],
         "tightest_used": worst[1],
     }

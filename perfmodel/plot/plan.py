@@ -12,6 +12,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.plan.memory import MemoryLedger
 from perfmodel.plan.result import Plan, front
+from perfmodel.plan.spread import factors
 from perfmodel.units import GIB, TERA
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def latency_against_load(plan: Plan, gpus: Sequence[str] | None = None, each: in
         shown.append(key)
         load, tpot = curve.rate_s / engine.parallel.gpus, curve.tpot_s * 1e3
         (line,) = ax.plot(load, tpot, marker=".", ms=4, label=" ".join(key))
-        ax.fill_between(load, tpot * curve.low, tpot * curve.high, alpha=0.15, color=line.get_color())
+        down, up = (np.array(side) for side in zip(*map(_tpot_factors, curve.low, curve.high), strict=True))
+        ax.fill_between(load, tpot / down, tpot * up, alpha=0.15, color=line.get_color())
     if plan.goal.tpot_ms:
         ax.axhline(plan.goal.tpot_ms, ls="--", lw=1, color="tab:red")
     ax.set(xlabel="requests/s and GPU", ylabel="TPOT, ms", xscale="log", yscale="log", title=plan.model.name)
@@ -105,6 +107,10 @@ def roofline(gpus: Sequence[str | GpuSpec], dtype: str = "bf16", batches: Sequen
     ax.set(xlabel="flops a byte of DRAM", ylabel="TFLOP/s", xscale="log", yscale="log", title=f"{kind.name}, datasheet")
     ax.legend(fontsize=8)
     return ax
+
+
+def _tpot_factors(low: float, high: float) -> tuple[float, float]:
+    return factors("tpot_ms", low, high)
 
 
 def _grouped(ledger: MemoryLedger) -> dict[str, float]:

@@ -261,3 +261,20 @@ def test_memory_verb(capsys):
         "memory --gpu h100 --model Qwen3-32B --memory-fraction 2",
     ):
         assert run(bad.split()) == 2
+
+
+def test_estimate_verb(capsys):
+    ask = ["estimate", "--gpu", "h100_sxm", "--model", "Qwen3-32B", "--tp", "4", "--isl", "2000", "--osl", "200", "--concurrency", "16"]
+    assert run([*ask, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ttft"]["p50"] <= found["ttft"]["p90"] <= found["ttft"]["p99"] and found["tpot_ms"] > 0
+    low, high = found["intervals"]["tpot_ms"]
+    assert low < found["tpot_ms"] < high
+    assert run(ask) == 0
+    assert "a token after the first" in capsys.readouterr().out
+    line = "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4 --max-num-seqs 16"
+    assert run(["estimate", "--gpu", "h100", "--command", line, "--isl", "2000", "--osl", "200", "--request-rate", "1", "--csv"]) == 0
+    assert capsys.readouterr().out.startswith("latency_ms,mean,low,high,p50,p90,p99")
+    for bad in (["--isl", "0"], ["--tp", "3"], ["--request-rate", "5"], ["--prefix-cache-hit-rate", "2"]):
+        assert run([*ask, *bad]) == 2
+    assert run(["estimate", "--gpu", "l4", "--model", "Llama-3.1-70B", "--isl", "100", "--osl", "100", "--concurrency", "1"]) == 1

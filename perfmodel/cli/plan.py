@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel.cli import estimate as estimates
 from perfmodel.cli import options
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
 from perfmodel.errors import InputError, NoAnswerError
@@ -43,6 +44,7 @@ def main(
     disagg: Annotated[bool, typer.Option("--disagg/--no-disagg", help="Also look at prefill and decode on engines of their own.")] = True,
     assume_dense: Annotated[bool, typer.Option("--assume-dense", help="Read an unknown architecture as a plain dense one.")] = False,
     calibration: options.Calibration = "auto",
+    simulate: Annotated[bool, typer.Option("--simulate", help="Also simulate one engine of the choice: percentiles.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write one self-contained page.")] = None,
     json_: Json = False,
     csv_: Csv = False,
@@ -73,12 +75,15 @@ def main(
     )
     if html is not None:
         _write_html(found, html)
+    seen = found.check() if simulate else None
     if json_:
-        write_json(document(found))
+        write_json({**document(found), "simulated": estimates.document(seen) if seen else None})
     elif csv_:
         write_csv([_plain(row) for row in found.rows], list(_plain(found.rows[0])))
     else:
         _show(found)
+        if seen is not None:
+            write_table(estimates.latencies(seen), head=["", "one engine simulated under its share:", *seen.notes])
     if found.best is None:
         raise NoAnswerError(found.sentence())
 

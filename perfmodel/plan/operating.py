@@ -45,18 +45,20 @@ class Curve:
     def at_rate(self, rate_s: float) -> tuple[float, float, float] | None:
         """(requests in flight, mean TTFT, TPOT) where the engine finishes `rate_s` requests a second; None beyond its last point.
 
-        Interpolated in the logarithm of the requests in flight. Arrivals are Poisson: prompts that arrive together wait for each other,
-        rho s / (2 (1 - rho)) on average with s the prompt's own time and rho = rate s (M/D/1, Pollaczek-Khinchine).
+        Interpolated in the logarithm of the requests in flight. A prompt that arrives at random takes its own time (that of an empty
+        engine, and what the others' decoding adds to its step), half a step that is under way, and waits for prompts that came just before
+        it: rho s / (2 (1 - rho)) with s a prompt's time and rho = rate s (M/D/1, Pollaczek-Khinchine). Evidence: within 15 % of the
+        simulation for five models on A100, H100 and L20; tests/unit/test_plan_search.py.
         """
-        if rate_s > self.rate_s.max():
+        busy = rate_s * self.prefill_s
+        if rate_s > self.rate_s.max() or busy >= 1.0:
             return None
         rising = np.maximum.accumulate(self.rate_s)
-        at = float(np.exp(np.interp(rate_s, rising, np.log(self.concurrency)))) if rate_s > rising[0] else float(self.concurrency[0])
-        ttft, tpot = (float(np.interp(np.log(at), np.log(self.concurrency), v)) for v in (self.ttft_s, self.tpot_s))
-        busy = rate_s * self.prefill_s
-        if busy >= 1.0:
-            return None
-        return at, ttft + busy * self.prefill_s / (2.0 * (1.0 - busy)), tpot
+        logs = np.log(self.concurrency)
+        at = float(np.exp(np.interp(rate_s, rising, logs)))
+        tpot, decode = (float(np.interp(np.log(at), logs, values)) for values in (self.tpot_s, self.decode_s))
+        wait = busy * self.prefill_s / (2.0 * (1.0 - busy))
+        return at, float(self.ttft_s[0]) + decode - float(self.decode_s[0]) + tpot / 2.0 + wait, tpot
 
 
 def curves(

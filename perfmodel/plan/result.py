@@ -24,6 +24,8 @@ from perfmodel.plan.prices import Price
 if TYPE_CHECKING:
     import pandas as pd
 
+    from perfmodel.plan.estimate import ServingEstimate
+
 Row = dict[str, Any]
 RUNNERS_UP = 6
 _KIND = ("gpu", "mode", "parallel", "quantization")
@@ -179,6 +181,35 @@ class Plan:
                 self.goal.isl + self.goal.osl,
                 engine.ledger.fraction,
             )
+        )
+
+    def check(self) -> ServingEstimate:
+        """The chosen engine simulated under its share of the traffic: percentiles, and a cross-check of the closed form the search uses.
+
+        Raises NoAnswerError where prefill and decode are apart, which is not simulated.
+        """
+        from perfmodel.plan.estimate import estimate
+
+        row = self.nearest
+        if row["mode"] != "agg":
+            raise NoAnswerError("prefill and decode on engines of their own are not simulated: plan with disaggregated=False (--no-disagg)")
+        engine, _ = self.engine_of(row)
+        rate = self.goal.request_rate
+        return estimate(
+            engine.model,
+            engine.gpu,
+            tensor_parallel_size=row["tp"],
+            pipeline_parallel_size=row["pp"],
+            expert_parallel_size=row["ep"],
+            data_parallel_size=row["dp"],
+            isl=self.goal.isl,
+            osl=self.goal.osl,
+            concurrency=None if rate else max(1, round(row["concurrency_per_engine"])),
+            request_rate=rate / row["replicas"] if rate else None,
+            kv_cache_dtype=engine.ledger.kv_dtype,
+            stack=self.stack,
+            memory_fraction=engine.ledger.fraction,
+            calibration=self.asked["calibration"],
         )
 
     def sentence(self) -> str:

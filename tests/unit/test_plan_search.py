@@ -117,6 +117,18 @@ def test_steady_state_laws():
         assert curve.at_rate(float(curve.rate_s[-1]) * 1.01) is None
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "rate", "isl", "osl"),
+    [("Qwen3-32B", "h100", 5, 4000, 1000), ("Llama-3.1-70B", "a100", 2, 2000, 500), ("Qwen3-8B", "l20", 4, 1000, 200)],
+)
+def test_the_closed_form_of_the_search_agrees_with_the_simulation(model, gpu, rate, isl, osl):
+    found = pm.plan(model, gpu, isl=isl, osl=osl, ttft_ms=2000, tpot_ms=50, request_rate=rate, disaggregated=False)
+    seen, best = found.check(), found.best
+    assert best["tpot_ms"] == pytest.approx(seen.tpot_ms, rel=0.12)
+    assert best["concurrency_per_engine"] == pytest.approx(seen.concurrency, rel=0.12)
+    assert best["ttft_ms"] == pytest.approx(seen.ttft_ms, rel=0.35)
+
+
 def test_rejections_have_reasons():
     _, out = engines("l20", "Llama-3.1-70B")
     assert any("leave no memory" in r.reason for r in out)
@@ -231,6 +243,8 @@ def test_command_line(tmp_path, capsys):
     assert run([*ask, "--json", "--html", str(tmp_path / "p.html")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["best"]["meets"] and found["examined"] > 500 and (tmp_path / "p.html").stat().st_size > 10_000
+    assert run([*ask, "--no-disagg", "--simulate"]) == 0
+    assert "first token" in capsys.readouterr().out
     assert run([*ask, "--csv"]) == 0
     assert capsys.readouterr().out.count("\n") > 500
     assert run(ask) == 0

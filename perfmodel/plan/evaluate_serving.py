@@ -59,7 +59,9 @@ def predict_row(row: Mapping[str, Any], known_slots: bool = True, **options: Any
         return estimate(row["model"], row["gpu"], arrival_times_s=np.zeros(count).tolist(), **common)
     if row["kind"] == "online":
         burst = not np.isfinite(row["request_rate"])
-        traffic: dict[str, Any] = {"arrival_times_s": np.zeros(500).tolist()} if burst else {"request_rate": row["request_rate"], "requests": 500}
+        traffic: dict[str, Any] = (
+            {"arrival_times_s": np.zeros(500).tolist()} if burst else {"request_rate": row["request_rate"], "requests": 500}
+        )
         return estimate(row["model"], row["gpu"], **traffic, **common)
     if row["kind"] == "served" and known_slots and one_slot_less(row):
         common["max_num_seqs"] = int(row["concurrency"]) - 1

@@ -41,6 +41,9 @@ _HOME = {
     "estimate": "perfmodel.plan.estimate",
     "ServingEstimate": "perfmodel.plan.estimate",
     "Lognormal": "perfmodel.plan.traffic",
+    "Pool": "perfmodel.plan.disagg",
+    "Parallel": "perfmodel.plan.parallel",
+    "estimate_split": "perfmodel.plan.disagg",
     "max_concurrency": "perfmodel.plan.capacity",
     "gpus_for": "perfmodel.plan.capacity",
     "compare": "perfmodel.plan.capacity",
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from perfmodel.ops import MLA, Attention, Collective, Gemm, MemoryBound, MoE
     from perfmodel.plan.capacity import compare, gpus_for, max_concurrency, sensitivity, what_binds
     from perfmodel.plan.catalogue import models
+    from perfmodel.plan.disagg import Pool, estimate_split
     from perfmodel.plan.estimate import ServingEstimate, estimate
     from perfmodel.plan.memory import memory_ledger
     from perfmodel.plan.model import load_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class ServingEstimate:
     bound: str
     tier: str
     in_domain: float
-    memory: MemoryLedger
+    memory: MemoryLedger = field(repr=False)
     gpus: int
     concurrency: float
     queued: float
@@ -194,11 +194,11 @@ def _answer(
     in_flight: int | None,
     rate: float | None,
 ) -> ServingEstimate:
-    ttft, tpot, e2e = (_spread(x * 1e3) for x in (trace.ttft_s, trace.tpot_s, trace.e2e_s))
+    ttft, tpot, e2e = (spread_of(x * 1e3) for x in (trace.ttft_s, trace.tpot_s, trace.e2e_s))
     itl = _weighted(trace.gaps_s * 1e3, trace.gap_tokens)
     span = float(np.max(trace.finish_s) - np.min(trace.arrival_s))
     mean_running = float(np.sum(trace.e2e_s) / span)
-    if in_flight is not None:  # steady state of a closed loop: Little's law without its start and end
+    if in_flight is not None and len(trace.isl) > in_flight:  # steady state of a closed loop: Little's law without its start and end
         per_s = in_flight / float(np.mean(trace.e2e_s))
     else:
         per_s = copies * len(trace.isl) / span
@@ -212,8 +212,7 @@ def _answer(
         notes.append("requests spend most of their time waiting: the KV cache, the batch limit or the token budget binds")
     if trace.preemptions:
         notes.append(f"{trace.preemptions} preemptions: the KV cache is full at times")
-    running = max(round(float(np.average(trace.gap_tokens)) if len(trace.gap_tokens) else 1.0), 1)
-    running = max(round(float(np.sum(trace.tpot_s[np.isfinite(trace.tpot_s)] * (trace.osl[np.isfinite(trace.tpot_s)] - 1)) / span)), 1)
+    running = max(round(float(np.sum(trace.finish_s - trace.first_token_s)) / span), 1)
     terms = _ms(step.table, running, isl + osl / 2.0)
     prefill = _prefill_ms(step.table, new_tokens)
     in_prefill = sum(prefill.values()) * len(trace.isl) / 1e3 > 0.5 * trace.busy_s
@@ -269,7 +268,8 @@ def _intervals(
     return out
 
 
-def _spread(values: Floats) -> Spread:
+def spread_of(values: Floats) -> Spread:
+    """Mean and percentiles, NaN left out."""
     known = values[np.isfinite(values)]
     if not len(known):
         return Spread(math.nan, math.nan, math.nan, math.nan)

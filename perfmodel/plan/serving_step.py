@@ -32,6 +32,9 @@ class ServingStep:
         d = self.table.deployment
         split = d.dp * min(d.pp, max((sequences + len(chunks)) // d.dp, 1))
         new = sum(chunk[0] for chunk in chunks)
+        if chunks and new == len(chunks):  # prompts that were computed elsewhere and lack their last token alone decode
+            kv_len = (kv_len * sequences + sum(past + 1 for _, past in chunks)) / (sequences + new)
+            return self([], sequences + new, kv_len)
         gpu = self.table.tokens_s((new + sequences) / split) + self.table.output_s((sequences + len(chunks)) / split)
         if sequences:
             gpu += self.table.decode_s(-(-sequences // split), kv_len)

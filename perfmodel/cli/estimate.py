@@ -10,6 +10,7 @@ import typer
 from perfmodel.cli import options
 from perfmodel.cli.memory import Text, engine_of
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
+from perfmodel.plan.disagg import SplitEstimate
 from perfmodel.plan.estimate import ServingEstimate, estimate
 
 app = typer.Typer(help="Latency with percentiles, throughput and memory of one deployment under given traffic.", add_completion=False)
@@ -86,12 +87,14 @@ def main(
         write_table(terms, head=[""])
 
 
-def latencies(found: ServingEstimate) -> list[dict[str, Any]]:
+def latencies(found: ServingEstimate | SplitEstimate) -> list[dict[str, Any]]:
     """One row a quantity, milliseconds: mean, its 80 % interval, percentiles."""
     rows = []
     for name, what in (("ttft", "first token"), ("tpot", "a token after the first"), ("itl", "between tokens"), ("e2e", "whole request")):
-        spread = getattr(found, name)
-        low, high = found.intervals.get(f"{name}_ms", (None, None))
+        spread = getattr(found, name, None)
+        if spread is None:
+            continue
+        low, high = getattr(found, "intervals", {}).get(f"{name}_ms", (None, None))
         rows.append(
             {
                 "latency_ms": f"{name}, {what}",
@@ -106,11 +109,10 @@ def latencies(found: ServingEstimate) -> list[dict[str, Any]]:
     return rows
 
 
-def document(found: ServingEstimate) -> dict[str, Any]:
+def document(found: ServingEstimate | SplitEstimate) -> dict[str, Any]:
     """An estimate as plain data; the memory as its ledger."""
     plain = {f.name: getattr(found, f.name) for f in dataclasses.fields(found) if f.name != "memory"}
-    for name in ("ttft", "tpot", "itl", "e2e"):
-        plain[name] = dataclasses.asdict(plain[name])
+    plain = {name: dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value for name, value in plain.items()}  # type: ignore[arg-type]
     ledger = found.memory
     return {
         "model": ledger.model.name,

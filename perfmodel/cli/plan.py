@@ -83,7 +83,7 @@ def main(
     else:
         _show(found)
         if seen is not None:
-            write_table(estimates.latencies(seen), head=["", "one engine simulated under its share:", *seen.notes])
+            write_table(estimates.latencies(seen), head=["", "one engine simulated under its share:", *getattr(seen, "notes", ())])
     if found.best is None:
         raise NoAnswerError(found.sentence())
 

@@ -24,6 +24,7 @@ from perfmodel.plan.prices import Price
 if TYPE_CHECKING:
     import pandas as pd
 
+    from perfmodel.plan.disagg import SplitEstimate
     from perfmodel.plan.estimate import ServingEstimate
 
 Row = dict[str, Any]
@@ -183,18 +184,31 @@ class Plan:
             )
         )
 
-    def check(self) -> ServingEstimate:
-        """The chosen engine simulated under its share of the traffic: percentiles, and a cross-check of the closed form the search uses.
+    def check(self) -> ServingEstimate | SplitEstimate:
+        """One engine of the choice (one group of them, where prefill and decode are apart) simulated under its share of the traffic.
 
-        Raises NoAnswerError where prefill and decode are apart, which is not simulated.
+        Gives percentiles, and a cross-check of the closed form that the search uses.
         """
-        from perfmodel.plan.estimate import estimate
-
         row = self.nearest
-        if row["mode"] != "agg":
-            raise NoAnswerError("prefill and decode on engines of their own are not simulated: plan with disaggregated=False (--no-disagg)")
         engine, _ = self.engine_of(row)
         rate = self.goal.request_rate
+        in_flight = row["concurrency_per_engine"] * row.get("decode_engines", 1)
+        same: dict[str, Any] = {
+            "isl": self.goal.isl,
+            "osl": self.goal.osl,
+            "concurrency": None if rate else max(1, round(in_flight)),
+            "request_rate": rate / row["replicas"] if rate else None,
+            "kv_cache_dtype": engine.ledger.kv_dtype,
+            "stack": self.stack,
+            "calibration": self.asked["calibration"],
+        }
+        if row["mode"] == "disagg":
+            from perfmodel.plan.disagg import Pool, estimate_split
+
+            pools = Pool(row["prefill_engines"], row["prefill_shape"]), Pool(row["decode_engines"], engine.parallel)
+            return estimate_split(engine.model, engine.gpu, prefill=pools[0], decode=pools[1], **same)
+        from perfmodel.plan.estimate import estimate
+
         return estimate(
             engine.model,
             engine.gpu,
@@ -202,14 +216,8 @@ class Plan:
             pipeline_parallel_size=row["pp"],
             expert_parallel_size=row["ep"],
             data_parallel_size=row["dp"],
-            isl=self.goal.isl,
-            osl=self.goal.osl,
-            concurrency=None if rate else max(1, round(row["concurrency_per_engine"])),
-            request_rate=rate / row["replicas"] if rate else None,
-            kv_cache_dtype=engine.ledger.kv_dtype,
-            stack=self.stack,
             memory_fraction=engine.ledger.fraction,
-            calibration=self.asked["calibration"],
+            **same,
         )
 
     def sentence(self) -> str:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from perfmodel.hw.node import node
 from perfmodel.plan.candidates import Candidate
 from perfmodel.plan.goal import Goal
-from perfmodel.plan.memory import kv_bytes_per_request
+from perfmodel.plan.handover import hand_over_s
 from perfmodel.plan.operating import Curve
 from perfmodel.plan.prices import Price
+from perfmodel.plan.queue_wait import waiting_s
 
-PREFILL_BUSY = 0.7  # prompts wait 1.2 service times on average at this load (M/D/1): more would only lengthen the queue
+PREFILL_BUSY = 0.7  # prompts wait 1.2 service times on average at this load of one engine: more would only lengthen the queue
 PREFILL_ENGINES = 4  # the best of each kind of GPU, by prompts a second and GPU
 MOST_EACH = 8  # engines of either side in one group
 Engines = Sequence[tuple[Candidate, Curve]]
@@ -37,7 +37,7 @@ def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], stack: str) 
         for decode, curve in group:
             if not can_hand_over(prefill, decode, stack):
                 continue
-            handed_s = hand_over_s(prefill, decode, wanted.isl)
+            handed_s = hand_over_s(prefill.model, wanted.isl, prefill.parallel, decode.parallel, prefill.ledger.kv_dtype, prefill.gpu)
             for i in range(len(curve.concurrency)):
                 row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, limit)
                 if row is not None:
@@ -49,15 +49,6 @@ def can_hand_over(prefill: Candidate, decode: Candidate, stack: str) -> bool:
     if stack == "sglang":
         return prefill.parallel.tp == decode.parallel.tp
     return decode.parallel.tp % prefill.parallel.tp == 0
-
-
-def hand_over_s(prefill: Candidate, decode: Candidate, isl: int) -> float:
-    """Seconds to send a prompt's KV cache at the full rate of the smaller engine's network cards (PCIe where it has none): a floor."""
-    p = prefill.parallel
-    sent = float(kv_bytes_per_request(prefill.model, isl, p, prefill.ledger.kv_dtype)) * p.tp
-    host = node("auto", prefill.gpu)
-    rate = host.nic_bytes_per_s or prefill.gpu.pcie_bytes_per_s
-    return sent / (rate * min(p.gpus, decode.parallel.gpus))
 
 
 def _row(
@@ -84,8 +75,7 @@ def _row(
     if wanted.request_rate is not None:
         rate = min(rate, wanted.request_rate / replicas)
     busy = rate / x * prompt.prefill_s
-    wait = busy * prompt.prefill_s / (2.0 * (1.0 - busy))
-    ttft = prompt.prefill_s + wait + handed_s
+    ttft = prompt.prefill_s + waiting_s(prompt.prefill_s, busy, x) + handed_s
     unit = x * prefill.parallel.gpus + y * decode.parallel.gpus
     low, high = float(min(prompt.low[0], curve.low[i])), float(max(prompt.high[0], curve.high[i]))
     p = decode.parallel

@@ -99,14 +99,14 @@ def _active(spec: Any, layer: Any) -> float:
 
 
 def score(
-    table: pd.DataFrame, tick: Callable[[], None] = lambda: None, known_slots: bool = True, calibration: Any = "auto"
+    table: pd.DataFrame, progress: Callable[[str, int, int], None] = lambda what, done, total: None, known_slots: bool = True, calibration: Any = "auto"
 ) -> pd.DataFrame:
     """One row a run: relative errors (predicted / measured - 1) of TPOT, throughput and TTFT, of the baseline, and interval coverage."""
     import pandas as pd
 
     out = []
-    for row in table.to_dict("records"):
-        tick()
+    for done, row in enumerate(table.to_dict("records")):
+        progress("evaluating", done, len(table))
         measured = {name: float(row[f"{name}_ms" if name != "throughput" else "throughput_tok_s"]) for name in ERRORS}
         found: dict[str, Any] = {name: row[name] for name in ("kind", "run", "gpu", "model", "stack", "tp", "isl", "osl", "concurrency")}
         try:

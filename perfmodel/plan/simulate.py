@@ -148,7 +148,11 @@ class _Run:
         """One step, or one jump over equal decode steps, or on to the next arrival."""
         while self.future and self.ready[self.future[0]] <= self.now:
             self.waiting.append(self.future.popleft())
-        chunks, started = self._schedule()
+        growth = len(self.decoding) * self.tokens_per_step
+        if self.decoding and self.kv + growth > self.kv_tokens and len(self.decoding) + len(self.partial) > 1:
+            self._preempt()
+            return
+        chunks, started = self._schedule(growth)
         running = len(self.decoding) if (self.rules.mixed or not chunks) else 0
         if not chunks and not running:
             self.now = max(self.now, self.ready[self.future[0]])
@@ -156,12 +160,7 @@ class _Run:
         jump = 1
         if not chunks:
             jump = min(self.ends[0][0] - self.clock, LONGEST_JUMP)
-            room = self.kv_tokens - self.kv
-            if jump * running * self.tokens_per_step > room:
-                jump = int(room // (running * self.tokens_per_step))
-                if jump < 1:
-                    self._preempt()
-                    return
+            jump = max(min(jump, int((self.kv_tokens - self.kv) // growth)), 1)
         mean_kv = (self.decode_kv / running if running else 0.0) + 1.0 + (jump - 1) * 0.5 * self.tokens_per_step
         each = self.step(chunks, running, mean_kv)
         if jump > 1 and self.future:
@@ -176,8 +175,8 @@ class _Run:
         self.peak_kv = max(self.peak_kv, self.kv)
         self._finish(started)
 
-    def _schedule(self) -> tuple[list[tuple[int, int]], list[int]]:
-        """Chunks of this step as (tokens, earlier tokens), and the requests whose prompt is then complete."""
+    def _schedule(self, growth: float) -> tuple[list[tuple[int, int]], list[int]]:
+        """Chunks of this step as (tokens, earlier tokens), and the requests whose prompt is then complete; decode grows by `growth`."""
         left = self.budget - (len(self.decoding) if self.rules.mixed else 0)
         chunks: list[tuple[int, int]] = []
         started: list[int] = []
@@ -198,7 +197,8 @@ class _Run:
             whole, have = self.prompt[request] + self.generated[request], self.cached[request]
             take = whole - have
             claim = whole + self.rules.reserve * (self.wanted[request] - self.generated[request])
-            used = self.claimed if self.rules.reserve else self.kv
+            held_back = sum(self.prompt[r] + self.generated[r] - done for r, done in self.partial)  # of prompts not yet in
+            used = self.claimed if self.rules.reserve >= 1.0 else max(self.kv + growth + held_back, self.claimed * (self.rules.reserve > 0))
             busy = self.decoding or self.partial or started
             if (take > left and not self.rules.chunked and chunks) or (used + claim > self.kv_tokens and busy):
                 break

@@ -99,7 +99,10 @@ def _active(spec: Any, layer: Any) -> float:
 
 
 def score(
-    table: pd.DataFrame, progress: Callable[[str, int, int], None] = lambda what, done, total: None, known_slots: bool = True, calibration: Any = "auto"
+    table: pd.DataFrame,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    known_slots: bool = True,
+    calibration: Any = "auto",
 ) -> pd.DataFrame:
     """One row a run: relative errors (predicted / measured - 1) of TPOT, throughput and TTFT, of the baseline, and interval coverage."""
     import pandas as pd

@@ -70,11 +70,17 @@ def page(plan: Plan) -> str:
         _memory(plan),
         "<h2>What binds</h2>",
         table(plan.what_binds().to_dict("records"), {"limit": "limit", "used_percent": "used %"}),
-        "<h2>Start</h2>",
+        "<h2>Start</h2>" if commands else "",
         commands,
     ]
     head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{escape(title)}</title><style>{_STYLE}</style>"
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(body)}</body></html>\n"
+
+
+def summary(plan: Plan) -> str:
+    """The answer, what to know of it, and the choice beside its runners-up, as a fragment of HTML."""
+    notes = "".join(f"<p>{escape(line)}</p>" for line in plan.notes())
+    return f"<p><b>{escape(plan.sentence())}</b></p>{notes}{table(_rows(plan), _COLUMNS, chosen=0)}"
 
 
 def table(rows: Sequence[Mapping[Any, Any]], columns: Mapping[str, str], chosen: int = -1) -> str:

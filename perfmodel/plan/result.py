@@ -13,7 +13,7 @@ import numpy as np
 
 from perfmodel.errors import NoAnswerError
 from perfmodel.plan.candidates import Candidate, Rejected
-from perfmodel.plan.flags import Engine, command
+from perfmodel.plan.flags import WRITTEN, Engine, command
 from perfmodel.plan.goal import Goal
 from perfmodel.plan.memory import MemoryLedger
 from perfmodel.plan.model import ModelSpec
@@ -160,7 +160,9 @@ class Plan:
         return [(name, x, float(limits[name] or 0)) for name, x in self.goal.misses(row["ttft_ms"], row["tpot_ms"]).items()]
 
     def commands(self, model: str | None = None) -> dict[str, str]:
-        """The start command of one engine of each role ("serve", or "prefill" and "decode") of the chosen deployment."""
+        """The start command of one engine of each role ("serve", or "prefill" and "decode") of the chosen deployment; none for trtllm."""
+        if self.stack not in WRITTEN:
+            return {}
         row = self.nearest
         engine, _ = self.engine_of(row)
         seqs = max(1, math.ceil(row["concurrency_per_engine"] / engine.parallel.dp))
@@ -250,6 +252,12 @@ class Plan:
         from perfmodel.plan.page import write_page
 
         return write_page(self, Path(path))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, and the choice beside its runners-up."""
+        from perfmodel.plan.page import summary
+
+        return summary(self)
 
     def __str__(self) -> str:
         return self.sentence()

@@ -5,9 +5,11 @@ import json
 import math
 import re
 import resource
+import shutil
 import subprocess
 import sys
 
+import matplotlib.image
 import numpy as np
 import pytest
 
@@ -247,6 +249,33 @@ def test_a_cold_command_is_fast():
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert json.loads(done.stdout)["examined"] >= 1000
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 3.5
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
+def test_a_browser_draws_the_page(rated, tmp_path):
+    rated.to_html(tmp_path / "plan.html")
+    picture = tmp_path / "plan.png"
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={picture}", "--window-size=1240,1900"]
+    done = subprocess.run([*command, (tmp_path / "plan.html").as_uri()], capture_output=True, text=True, check=True, timeout=120)
+    assert "ERROR:CONSOLE" not in done.stderr and "Uncaught" not in done.stderr
+    pixels = matplotlib.image.imread(picture)[..., :3]
+    assert pixels.shape == (1900, 1240, 3)
+    colours = np.unique((pixels.reshape(-1, 3) * 255).astype(int), axis=0)
+    wanted = [(0x1B, 0x6C, 0xA8), (0xD1, 0x49, 0x5B), (0x2E, 0x93, 0x3C)]  # lines of the first three series
+    assert all((np.abs(colours - w).sum(axis=1) <= 6).any() for w in wanted)
+    ink = (pixels.min(axis=2) < 0.9).mean(axis=1)
+    assert (ink[:1700] > 0).mean() > 0.5  # nothing large is blank
+
+
+def test_other_stacks_and_notebooks():
+    found = pm.plan("Qwen3-8B", "h100", isl=500, osl=100, total_gpus=2, stack="trtllm")
+    assert found.commands() == {} and "<table>" in found._repr_html_() and "best" in str(found)
+    assert (
+        run(["plan", "--model", "Qwen3-8B", "--gpus", "h100", "--isl", "500", "--osl", "100", "--total-gpus", "2", "--stack", "trtllm"])
+        == 0
+    )
+    served = pm.plan("Qwen3-8B", "h100", isl=500, osl=100, total_gpus=2, stack="sglang").commands()
+    assert all(read_command(line).stack == "sglang" for line in served.values())
 
 
 def test_command_line(tmp_path, capsys):

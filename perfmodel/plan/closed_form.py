@@ -48,8 +48,8 @@ def closed_loop(step: ServingStep, scheduler: Scheduler, isl: int, osl: int, req
         cycle = steps * decode + wave
         ttft = (wave + alone) / 2.0 + (requests - 1) / requests * decode * OWN_SHARE
         return Steady(ttft + front, (cycle - ttft) / steps, requests / (cycle + front), wave / cycle)
-    room = max(scheduler.token_budget - prompts, scheduler.token_budget / 8)
-    room = room if scheduler.chunked else max(room, isl)
+    room = max(scheduler.token_budget - prompts, scheduler.token_budget / 8.0)
+    room = room if scheduler.chunked else max(room, float(isl))
     count = math.ceil(isl / room)
     passes = min(d.pp, max(requests // d.dp, 1))  # a pipeline's step is what one stage takes of it; a prompt must pass them all
     own = prompt_s(step, room, isl, requests - 1, kv_len)

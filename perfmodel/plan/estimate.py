@@ -117,8 +117,8 @@ def estimate(
     Traffic is one of: `concurrency` requests always in flight, Poisson arrivals at `request_rate` a second, or `arrival_times_s`.
     data_parallel_size: attention replicas that share their experts; for a model without experts, separate engines.
     prefix_cache_hit_rate: share of each prompt already in the cache. accepted_tokens_per_step: mean tokens a decode step adds with
-    speculative decoding (the draft's own time is not counted). host: overheads of your own. Raises InputError for impossible input, NoAnswerError where the model or one request
-    does not fit.
+    speculative decoding (the draft's own time is not counted). host: overheads of your own. Raises InputError for impossible input,
+    NoAnswerError where the model or one request does not fit.
     """
     card = find_gpu(gpu)
     spec = load_model(model, quantization)
@@ -203,7 +203,7 @@ def _answer(
     else:
         per_s = copies * len(trace.isl) / span
     notes = []
-    waited = float(np.mean(trace.ttft_s) / max(np.mean(trace.e2e_s), 1e-12))
+    waited = float(np.mean(trace.ttft_s)) / max(float(np.mean(trace.e2e_s)), 1e-12)
     if rate is not None and per_s < 0.97 * rate:
         notes.append(
             f"arrivals at {rate:g}/s outrun the engine: it finishes {per_s:.3g}/s and its queue grows, so latency has no steady value"

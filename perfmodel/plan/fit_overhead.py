@@ -2,9 +2,9 @@
 
     python -m perfmodel.plan.fit_overhead trtllm --rows 40
 
-Each set of values below is scored on every published run of the stack; "fitted" takes the set that is best over all runs, "left out" gives
-each run the set that is best over the others. The score is the mean of |predicted / measured - 1| of TPOT, and of throughput where a run has
-no TPOT; runs count alike.
+Each set of values below is scored on every published run of the stack. "fitted" is the set that is best over all runs; "left out" gives
+each run the set that is best over the others. The score is the mean of |predicted / measured - 1| of TPOT, and of throughput where a run
+has no TPOT; runs count alike.
 """
 
 from __future__ import annotations
@@ -59,12 +59,15 @@ def main() -> None:
     arguments = parser.parse_args()
     table = errors(arguments.stack, arguments.rows)
     print(table.round(3).to_string())
-    best = table.mean().idxmin()
+    best = str(table.mean().idxmin())
     print(f"fitted: {best}: mean over runs {table[best].mean():.3f}")
-    for run in table.index:
-        others = table.drop(index=run).mean().idxmin() if len(table) > 1 else best
-        print(f"left out {run}: {table.loc[run, others]:.3f} with {others} (fitted {table.loc[run, best]:.3f})")
-    print(f"left out: mean over runs {np.mean([table.loc[r, table.drop(index=r).mean().idxmin()] for r in table.index]):.3f}")
+    missed = []
+    for run, own in table.iterrows():
+        rest = table.drop(index=[run])
+        others = str(rest.mean().idxmin()) if len(rest) else best
+        missed.append(float(own[others]))
+        print(f"left out {run}: {missed[-1]:.3f} with {others} (fitted {float(own[best]):.3f})")
+    print(f"left out: mean over runs {np.mean(missed):.3f}")
 
 
 if __name__ == "__main__":

@@ -48,20 +48,20 @@ def closed_loop(step: ServingStep, scheduler: Scheduler, isl: int, osl: int, req
         cycle = steps * decode + wave
         ttft = (wave + alone) / 2.0 + (requests - 1) / requests * decode * OWN_SHARE
         return Steady(ttft + front, (cycle - ttft) / steps, requests / (cycle + front), wave / cycle)
-    room = max(scheduler.token_budget - prompts, scheduler.token_budget / 8)
-    room = room if scheduler.chunked else max(room, isl)
+    room: float = max(scheduler.token_budget - prompts, scheduler.token_budget / 8.0)
+    room = room if scheduler.chunked else max(room, float(isl))
     count = math.ceil(isl / room)
     passes = min(d.pp, max(requests // d.dp, 1))  # a pipeline's step is what one stage takes of it; a prompt must pass them all
     own = prompt_s(step, room, isl, requests - 1, kv_len)
-    together = 1.0  # prompts that share a step: those that arrive while one is under way
+    shared = 1  # prompts in one step: those that arrive while another is under way
     for _ in range(4):
-        cycle = steps * decode + prompts / together * (own - count * decode)
-        sharing = min(max(prompts / cycle * own, 1.0), max(room / isl, 1.0), prompts)
-        if round(sharing) <= round(together):
+        cycle = steps * decode + prompts / shared * max(own - count * decode, 0.0)
+        arriving = round(min(max(prompts / cycle * own, 1.0), max(room / isl, 1.0), max(prompts, 1.0)))
+        if arriving <= shared or count > 1:
             break
-        together = sharing
-        own = step([(isl, 0)] * round(together), requests, kv_len) if count == 1 else own
-    groups = prompts / round(together)
+        shared = arriving
+        own = step([(isl, 0)] * shared, requests, kv_len)
+    groups = prompts / shared
     if groups * count <= steps + count:
         mixed = groups * own  # seconds of all mixed steps of a cycle
         cycle = mixed + (steps + count - groups * count) * decode + (passes - 1) * own

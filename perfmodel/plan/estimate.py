@@ -20,7 +20,7 @@ from perfmodel.ops.check import size
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.memory import MemoryLedger, memory_ledger
 from perfmodel.plan.model import ModelSpec, load_model
-from perfmodel.plan.overhead import overhead
+from perfmodel.plan.overhead import Overhead, overhead
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.serving_step import ServingStep
 from perfmodel.plan.simulate import Trace, simulate
@@ -110,15 +110,16 @@ def estimate(
     accepted_tokens_per_step: float = 1.0,
     requests: int | None = None,
     topology: str = "auto",
+    host: Overhead | None = None,
     seed: int = 0,
 ) -> ServingEstimate:
     """Estimate how `model` on `gpu` serves prompts of `isl` and answers of `osl` tokens (numbers, Lognormal, or a trace of lengths).
 
     Traffic is one of: `concurrency` requests always in flight, Poisson arrivals at `request_rate` a second, or `arrival_times_s`.
     data_parallel_size: attention replicas that share their experts; for a model without experts, separate engines.
-    prefix_cache_hit_rate: share of each prompt already in the cache. accepted_tokens_per_step: mean tokens a decode step adds with speculative
-    decoding (the draft's own time is not counted). Raises InputError for impossible input, NoAnswerError where the model or one request
-    does not fit.
+    prefix_cache_hit_rate: share of each prompt already in the cache. accepted_tokens_per_step: mean tokens a decode step adds with
+    speculative decoding (the draft's own time is not counted). host: overheads of your own. Raises InputError for impossible input,
+    NoAnswerError where the model or one request does not fit.
     """
     card = find_gpu(gpu)
     spec = load_model(model, quantization)
@@ -149,7 +150,7 @@ def estimate(
             "raise tensor_parallel_size or quantise"
         )
     table = build_tables([deployment], calibration)[0]
-    host = overhead(deployment.stack)
+    host = host or overhead(deployment.stack, framework_version)
     scheduler = default_scheduler(deployment.stack, card).limited(max_num_batched_tokens, max_num_seqs).times(shape.dp)
     mine = max(math.ceil(in_flight / copies), 1) if in_flight is not None else None
     count = _count(requests, mine, arrival_times_s)
@@ -203,7 +204,7 @@ def _answer(
     else:
         per_s = copies * len(trace.isl) / span
     notes = []
-    waited = float(np.mean(trace.ttft_s) / max(np.mean(trace.e2e_s), 1e-12))
+    waited = float(np.mean(trace.ttft_s)) / max(float(np.mean(trace.e2e_s)), 1e-12)
     if rate is not None and per_s < 0.97 * rate:
         notes.append(
             f"arrivals at {rate:g}/s outrun the engine: it finishes {per_s:.3g}/s and its queue grows, so latency has no steady value"
@@ -213,7 +214,7 @@ def _answer(
     if trace.preemptions:
         notes.append(f"{trace.preemptions} preemptions: the KV cache is full at times")
     running = max(round(float(np.sum(trace.finish_s - trace.first_token_s)) / span), 1)
-    terms = _ms(step.table, running, isl + osl / 2.0)
+    terms = _ms(step, running, isl + osl / 2.0)
     prefill = _prefill_ms(step.table, new_tokens)
     in_prefill = sum(prefill.values()) * len(trace.isl) / 1e3 > 0.5 * trace.busy_s
     d = step.table.deployment
@@ -243,11 +244,10 @@ def _answer(
     )
 
 
-def _ms(table: StepTable, sequences: int, kv_len: float) -> dict[str, float]:
+def _ms(step: ServingStep, sequences: int, kv_len: float) -> dict[str, float]:
     """Terms of a decode step, ms, largest first; the host's part is its own term."""
-    found = table.terms_s(sequences, kv_len)
-    host = overhead(table.deployment.stack)
-    found["host"] = host.step_s + host.sequence_s * sequences
+    found = step.table.terms_s(sequences, kv_len)
+    found["host"] = step.host.step_s + step.host.sequence_s * sequences
     return {name: value * 1e3 for name, value in sorted(found.items(), key=lambda item: -item[1])}
 
 

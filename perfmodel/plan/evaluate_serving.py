@@ -102,18 +102,22 @@ def score(
     table: pd.DataFrame,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     known_slots: bool = True,
-    calibration: Any = "auto",
+    **options: Any,
 ) -> pd.DataFrame:
-    """One row a run: relative errors (predicted / measured - 1) of TPOT, throughput and TTFT, of the baseline, and interval coverage."""
+    """One row a run: relative errors (predicted / measured - 1) of TPOT, throughput and TTFT, of the baseline, and interval coverage.
+
+    `options` go to `estimate`.
+    """
     import pandas as pd
 
     out = []
-    for done, row in enumerate(table.to_dict("records")):
+    records: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
+    for done, row in enumerate(records):
         progress("evaluating", done, len(table))
         measured = {name: float(row[f"{name}_ms" if name != "throughput" else "throughput_tok_s"]) for name in ERRORS}
         found: dict[str, Any] = {name: row[name] for name in ("kind", "run", "gpu", "model", "stack", "tp", "isl", "osl", "concurrency")}
         try:
-            answer = predict_row(row, known_slots, calibration=calibration)
+            answer = predict_row(row, known_slots, **options)
         except NoAnswerError as error:
             out.append(found | {"reason": str(error)})
             continue

@@ -20,7 +20,7 @@ FUSED_QUANTISATION = ("fp8", "int8")
 ROUTING = "power_law_1.01"
 """How real routers share out tokens: skewed. Few experts are touched at small batches, and the busiest makes the others wait."""
 EXPERT_STACK = {"int4_wo": "sglang"}
-"""No stack has rows of experts with 4-bit weights: SGLang's Triton experts are the nearest kernels (vLLM's rows are of an fp8 path 4 x slower)."""
+"""No stack has rows of experts with 4-bit weights: SGLang's Triton experts are the nearest (vLLM's are of an fp8 path 4 x slower)."""
 NARROW = 128.0  # columns of the narrowest GEMM in the public rows
 STATE_BYTES = 4.0  # recurrent state of linear attention is kept in fp32
 
@@ -62,7 +62,7 @@ def token_operators(book: Book, owner: int, d: Deployment, tokens: Floats) -> No
 def output_operators(book: Book, owner: int, d: Deployment, sequences: Floats) -> None:
     """Language-model head and sampling of the sequences that get a token."""
     at, vocab = np.arange(len(sequences)), float(d.model.vocab)
-    _gemm(book, owner, "lm head", 1, at, sequences, np.ceil(vocab / d.tp), d.model.hidden, d.model.lm_head_dtype)
+    _gemm(book, owner, d, "lm head", 1, at, sequences, np.ceil(vocab / d.tp), d.model.hidden, d.model.lm_head_dtype)
     if d.tp > 1:
         book.add(
             "collective", owner, "communication", 1, at, kind="all_gather", message_bytes=sequences * vocab * ACTIVATION_BYTES, n_gpus=d.tp
@@ -80,9 +80,19 @@ def decode_operators(book: Book, owner: int, d: Deployment, sequences: Floats, k
             _mla(book, owner, d, layer, at, "decode", sequences, np.ones_like(sequences), kv_len)
             absorbed = {"batch": layer.q_heads // d.tp}
             _gemm(
-                book, owner, "mla projections", layer.count, at, sequences, layer.kv_lora_rank, layer.qk_nope_head_dim, d.dtype, **absorbed
+                book,
+                owner,
+                d,
+                "mla projections",
+                layer.count,
+                at,
+                sequences,
+                layer.kv_lora_rank,
+                layer.qk_nope_head_dim,
+                d.dtype,
+                **absorbed,
             )
-            _gemm(book, owner, "mla projections", layer.count, at, sequences, layer.v_head_dim, layer.kv_lora_rank, d.dtype, **absorbed)
+            _gemm(book, owner, d, "mla projections", layer.count, at, sequences, layer.v_head_dim, layer.kv_lora_rank, d.dtype, **absorbed)
         else:
             _state(book, owner, d, layer, at, sequences)
 
@@ -97,7 +107,7 @@ def prefill_operators(book: Book, owner: int, d: Deployment, sequences: Floats, 
             _mla(book, owner, d, layer, at, "prefill", sequences, q_len, kv_len)
             width = (layer.q_heads // d.tp) * (layer.qk_nope_head_dim + layer.v_head_dim)
             dtype = layer.attention_dtype
-            _gemm(book, owner, "mla projections", layer.count, at, sequences * kv_len, width, layer.kv_lora_rank, dtype)
+            _gemm(book, owner, d, "mla projections", layer.count, at, sequences * kv_len, width, layer.kv_lora_rank, dtype)
         else:
             _state(book, owner, d, layer, at, sequences * np.ceil(q_len / 64.0))  # chunked form: the state moves once in 64 tokens
 
@@ -107,7 +117,7 @@ def _attention_projections(book: Book, owner: int, d: Deployment, layer: LayerSp
     if layer.attention == "gqa":
         q, kv = layer.q_heads / d.tp * layer.head_dim, max(layer.kv_heads / d.tp, 1.0) * layer.head_dim
         out = layer.q_heads / d.tp * (layer.v_head_dim or layer.head_dim)
-        _gemm(book, owner, "attention projections", count, at, tokens, q * (2 if layer.output_gate else 1) + 2 * kv, hidden, dtype)
+        _gemm(book, owner, d, "attention projections", count, at, tokens, q * (2 if layer.output_gate else 1) + 2 * kv, hidden, dtype)
         if layer.qk_norm:
             rows = (q + kv) / layer.head_dim
             book.add("memory", owner, "norms", count, at, kind="rmsnorm", tokens=tokens * rows, hidden=layer.head_dim)
@@ -119,10 +129,10 @@ def _attention_projections(book: Book, owner: int, d: Deployment, layer: LayerSp
         q = layer.q_heads // d.tp * head
         out = layer.q_heads / d.tp * layer.v_head_dim
         if layer.q_lora_rank:
-            _gemm(book, owner, "attention projections", count, at, tokens, layer.q_lora_rank + latent, hidden, dtype)
-            _gemm(book, owner, "attention projections", count, at, tokens, q, layer.q_lora_rank, dtype)
+            _gemm(book, owner, d, "attention projections", count, at, tokens, layer.q_lora_rank + latent, hidden, dtype)
+            _gemm(book, owner, d, "attention projections", count, at, tokens, q, layer.q_lora_rank, dtype)
         else:
-            _gemm(book, owner, "attention projections", count, at, tokens, q + latent, hidden, dtype)
+            _gemm(book, owner, d, "attention projections", count, at, tokens, q + latent, hidden, dtype)
         book.add("memory", owner, "norms", count, at, kind="rmsnorm", tokens=tokens, hidden=layer.q_lora_rank + layer.kv_lora_rank)
         book.add("memory", owner, "rope and cache", count, at, kind="rope", tokens=tokens, hidden=layer.qk_rope_head_dim * (q // head + 1))
         book.add("memory", owner, "rope and cache", count, at, kind="copy", tokens=tokens, hidden=latent)
@@ -130,12 +140,12 @@ def _attention_projections(book: Book, owner: int, d: Deployment, layer: LayerSp
         keys = layer.linear_key_heads * layer.linear_key_head_dim / d.tp
         values = layer.linear_value_heads * layer.linear_value_head_dim / d.tp
         out = values
-        _gemm(book, owner, "attention projections", count, at, tokens, 2 * keys + 2 * values, hidden, dtype)  # q, k, v and the gate
+        _gemm(book, owner, d, "attention projections", count, at, tokens, 2 * keys + 2 * values, hidden, dtype)  # q, k, v and the gate
         book.add(
             "memory", owner, "rope and cache", count, at, kind="silu_mul", tokens=tokens, hidden=2 * keys + values
         )  # short convolution
         book.add("memory", owner, "norms", count, at, kind="rmsnorm", tokens=tokens, hidden=values)
-    _gemm(book, owner, "attention projections", count, at, tokens, hidden, out, dtype)
+    _gemm(book, owner, d, "attention projections", count, at, tokens, hidden, out, dtype)
     if d.tp > 1:
         _all_reduce(book, owner, d, at, tokens, count)
 
@@ -143,18 +153,18 @@ def _attention_projections(book: Book, owner: int, d: Deployment, layer: LayerSp
 def _mlp(book: Book, owner: int, d: Deployment, layer: LayerSpec, at: Any, tokens: Floats) -> None:
     hidden, count = d.model.hidden, layer.count
     if layer.mlp == "dense":
-        _dense(book, owner, "mlp", count, at, tokens, hidden, layer.inter / d.tp, layer.mlp_dtype, layer.gated)
+        _dense(book, owner, d, "mlp", count, at, tokens, hidden, layer.inter / d.tp, layer.mlp_dtype, layer.gated)
         if d.tp > 1:
             _all_reduce(book, owner, d, at, tokens, count)
     elif layer.mlp == "moe":
         everyone = tokens * d.dp
-        _gemm(book, owner, "router", count, at, tokens, layer.num_experts, hidden, d.dtype)
+        _gemm(book, owner, d, "router", count, at, tokens, layer.num_experts, hidden, d.dtype)
         shape: dict[str, Any] = {"hidden": hidden, "inter": layer.moe_inter, "num_experts": layer.num_experts, "top_k": layer.top_k}
         experts = weight_dtype(layer.mlp_dtype)
         shape |= {"dtype": experts, "distribution": ROUTING, "tp": d.moe_tp, "ep": d.ep}
         book.add("moe", owner, "experts", count, at, tokens=everyone, stack=EXPERT_STACK.get(experts, d.stack), **shape)
         if layer.shared_inter:
-            _dense(book, owner, "mlp", count, at, tokens, hidden, layer.shared_inter / d.tp, layer.shared_dtype, layer.gated)
+            _dense(book, owner, d, "mlp", count, at, tokens, hidden, layer.shared_inter / d.tp, layer.shared_dtype, layer.gated)
         if d.dp > 1:
             message = everyone * hidden * ACTIVATION_BYTES
             for op in ("all_gather", "reduce_scatter"):
@@ -164,19 +174,31 @@ def _mlp(book: Book, owner: int, d: Deployment, layer: LayerSpec, at: Any, token
 
 
 def _dense(
-    book: Book, owner: int, term: str, count: int, at: Any, tokens: Floats, hidden: float, inter: float, dtype: str, gated: bool
+    book: Book,
+    owner: int,
+    d: Deployment,
+    term: str,
+    count: int,
+    at: Any,
+    tokens: Floats,
+    hidden: float,
+    inter: float,
+    dtype: str,
+    gated: bool,
 ) -> None:
-    _gemm(book, owner, term, count, at, tokens, inter * (2 if gated else 1), hidden, dtype)
+    _gemm(book, owner, d, term, count, at, tokens, inter * (2 if gated else 1), hidden, dtype)
     book.add("memory", owner, "activation", count, at, kind="silu_mul" if gated else "gelu", tokens=tokens, hidden=inter)
-    _gemm(book, owner, term, count, at, tokens, hidden, inter, dtype)
+    _gemm(book, owner, d, term, count, at, tokens, hidden, inter, dtype)
 
 
-def _gemm(book: Book, owner: int, term: str, count: float, at: Any, m: Floats, n: float, k: float, dtype: str, batch: int = 1) -> None:
-    """One GEMM. Quantised rows of the GEMM tables hold a separate quantisation of the activations, which engines fuse into the kernel before: it
-    is taken off, as what the narrowest of those GEMMs takes over a 16-bit one. Block-scaled ones quantise separately in the engines too."""
+def _gemm(
+    book: Book, owner: int, d: Deployment, term: str, count: float, at: Any, m: Floats, n: float, k: float, dtype: str, batch: int = 1
+) -> None:
+    """One GEMM. Quantised rows of the GEMM tables hold a separate quantisation of the activations, which engines fuse into the kernel
+    before: it is taken off, as what the narrowest of those GEMMs takes over a 16-bit one. Block-scaled ones quantise separately."""
     name = weight_dtype(dtype)
     book.add("gemm", owner, term, count, at, m=m, n=np.ceil(n), k=np.ceil(k), batch=batch, dtype=name)
-    if name in FUSED_QUANTISATION:
+    if name in FUSED_QUANTISATION and d.fuses_quantisation:
         book.add("gemm", owner, term, -count, at, m=m, n=NARROW, k=np.ceil(k), dtype=name)
         book.add("gemm", owner, term, count, at, m=m, n=NARROW, k=np.ceil(k), dtype="bf16")
 

@@ -93,6 +93,11 @@ class Plan:
         return next((row for row in self.rows if row["meets"]), None)
 
     @property
+    def safe(self) -> Row | None:
+        """The preferred deployment that meets the goal also at the upper end of the 80 % interval, None where there is none."""
+        return next((row for row in self.rows if row["meets"] and row["sure"]), None)
+
+    @property
     def nearest(self) -> Row:
         """The deployment that comes nearest to the goal: the best, or the one whose worst limit is missed least."""
         return self.best or min(self.rows, key=lambda row: row["tightest_used"])
@@ -225,11 +230,7 @@ class Plan:
     def sentence(self) -> str:
         """The answer in one line."""
         row = self.nearest
-        shape = row["parallel"] if row["mode"] == "agg" else f"({row['parallel']})"
-        what = (
-            f"{row['gpus']} x {row['gpu']}: {row['replicas']} x {shape}, {row['quantization']} weights, "
-            f"TTFT {row['ttft_ms']:.0f} ms, TPOT {row['tpot_ms']:.1f} ms, {row['requests_per_s']:.3g} requests/s"
-        )
+        what = _words(row)
         if self.best is not None:
             sure = "" if row["sure"] else " (within the interval it may miss a limit)"
             return f"best: {what}{sure}"
@@ -239,6 +240,9 @@ class Plan:
     def notes(self) -> list[str]:
         """What the reader must know of the figures."""
         lines = ["TTFT and TPOT are means; TPOT leaves out the first token; ranges are 80 % intervals"]
+        if self.best is not None and not self.best["sure"]:
+            safe = _words(self.safe) if self.safe else "none that was looked at"
+            lines.append(f"meets the limits at the upper end of the interval too: {safe}")
         spec = sorted({engine.gpu.name for engine, curve in self.engines if curve.tier == "spec"})
         if spec:
             lines.append(f"spec tier: nothing was ever measured on {', '.join(spec)}; calibrate before you buy")
@@ -261,6 +265,14 @@ class Plan:
 
     def __str__(self) -> str:
         return self.sentence()
+
+
+def _words(row: Row) -> str:
+    shape = row["parallel"] if row["mode"] == "agg" else f"({row['parallel']})"
+    return (
+        f"{row['gpus']} x {row['gpu']}: {row['replicas']} x {shape}, {row['quantization']} weights, "
+        f"TTFT {row['ttft_ms']:.0f} ms, TPOT {row['tpot_ms']:.1f} ms, {row['requests_per_s']:.3g} requests/s"
+    )
 
 
 def _same_kind(a: Candidate, b: Candidate) -> bool:

@@ -44,8 +44,8 @@ class Scheduler:
 def default_scheduler(stack: str, gpu: GpuSpec) -> Scheduler:
     """What the stack does when nobody says.
 
-    vLLM: chunked prefill, decode first, 8192 tokens on GPUs of 70 GiB and more other than A100, else 2048, 1024 or 256 sequences, recompute of
-    the youngest (vllm/engine/arg_utils.py, V1). SGLang: prompts first, cut at 8192 tokens, most of the output reserved
+    vLLM: chunked prefill, decode first, 8192 tokens on GPUs of 70 GiB and more other than A100, else 2048; 1024 or 256 sequences;
+    recompute of the youngest (vllm/engine/arg_utils.py, V1). SGLang: prompts first, cut at 8192 tokens, half of the output reserved
     (server_args.py chunked_prefill_size, schedule_policy.py new_token_ratio). TensorRT-LLM: in-flight batching of whole prompts, 8192
     tokens, 2048 sequences, the whole output reserved (GUARANTEED_NO_EVICT).
     """

@@ -13,9 +13,9 @@ from perfmodel.plan.step_table import StepTable
 class ServingStep:
     """GPU time of a step from its table, plus the host's.
 
-    Steps of decode alone replay a CUDA graph; a step with prefill in it launches layer by layer, which is free as long as the GPU is slower.
-    Pipeline stages work on microbatches: a step of n sequences takes what n / stages of them take to pass all layers. Data-parallel
-    ranks share the tokens evenly.
+    Steps of decode alone replay a CUDA graph; a step with prefill in it launches layer by layer, which is free as long as the GPU is
+    slower. Pipeline stages work on microbatches: a step of n sequences takes what n / stages of them take to pass all layers.
+    Data-parallel ranks share the tokens evenly.
     """
 
     table: StepTable

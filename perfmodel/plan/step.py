@@ -1,7 +1,7 @@
 """What an engine step costs: every operator of many deployments priced in one table a kind, and summed.
 
-Intervals: operators of one kind err together (one fitted model answers for all of them), so their widths add up linearly; different kinds are
-taken as independent and add up in quadrature.
+Intervals: operators of one kind err together (one fitted model answers for all of them), so their widths add up linearly; different kinds
+are taken as independent and add up in quadrature.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
         "dtype": "bf16", "kv_dtype": "bf16", "stack": "vllm",
     },
     "mla": {
-        "phase": "decode", "batch": 1.0, "q_len": 1.0, "kv_len": 1.0, "num_heads": 1.0, "dtype": "bf16", "kv_dtype": "bf16", "stack": "vllm",
-    },
-    "moe": {
-        "tokens": 1.0, "hidden": 1.0, "inter": 1.0, "num_experts": 1.0, "top_k": 1.0, "tp": 1.0, "ep": 1.0, "distribution": "balanced", "dtype": "bf16",
+        "phase": "decode", "batch": 1.0, "q_len": 1.0, "kv_len": 1.0, "num_heads": 1.0, "dtype": "bf16", "kv_dtype": "bf16",
         "stack": "vllm",
     },
+    "moe": {
+        "tokens": 1.0, "hidden": 1.0, "inter": 1.0, "num_experts": 1.0, "top_k": 1.0, "tp": 1.0, "ep": 1.0, "distribution": "balanced",
+        "dtype": "bf16", "stack": "vllm",
+    },
     "memory": {"kind": "copy", "tokens": 1.0, "hidden": 1.0, "dtype": "bf16", "stack": "any"},
-    "collective": {"kind": "all_reduce", "message_bytes": 1.0, "n_gpus": 2.0, "nodes": 1.0, "topology": "auto", "version": "", "stack": "vllm"},
+    "collective": {
+        "kind": "all_reduce", "message_bytes": 1.0, "n_gpus": 2.0, "nodes": 1.0, "topology": "auto", "version": "", "stack": "vllm",
+    },
 }  # fmt: skip
 _WHOLE = ("m", "batch", "q_len", "kv_len", "tokens", "hidden", "message_bytes")
 TIERS = ("spec", "calibrated", "measured")
@@ -150,6 +153,6 @@ def _column(name: str, default: Any, kind: str, entries: Sequence[Any], owners: 
         values.append(value)
     if isinstance(default, str):
         levels = list(dict.fromkeys(map(str, values)))
-        return pd.Categorical.from_codes(np.repeat([levels.index(str(v)) for v in values], lengths), levels)
+        return pd.Categorical.from_codes(np.repeat([levels.index(str(v)) for v in values], lengths), categories=pd.Index(levels))
     column = np.concatenate([np.broadcast_to(np.asarray(v, dtype=np.float64), (n,)) for v, n in zip(values, lengths, strict=True)])
     return np.maximum(np.rint(column), 1.0) if name in _WHOLE else column

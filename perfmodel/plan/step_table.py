@@ -104,7 +104,7 @@ class StepTable:
         low += (seconds * (1.0 - cost.low_s[i] / cost.seconds[i])) ** 2
         high += (seconds * (cost.high_s[i] / cost.seconds[i] - 1.0)) ** 2
         total += seconds
-        return max(1.0 - np.sqrt(low) / total, 0.05), 1.0 + np.sqrt(high) / total
+        return float(max(1.0 - np.sqrt(low) / total, 0.05)), float(1.0 + np.sqrt(high) / total)
 
     def inside(self, sequences: int, kv_len: float) -> float:
         """Share of a decode step's time that lies within what the operators were fitted on."""
@@ -136,7 +136,9 @@ def _line(grid: list[float], values: list[float], x: float) -> float:
 
 def build_tables(deployments: Sequence[Deployment], calibration: CalibrationLike = "auto") -> list[StepTable]:
     """The step tables of many deployments, priced together: each distinct operator is asked once."""
-    book, owners, sizes = operators.Book(), [], []
+    book = operators.Book()
+    owners: list[Deployment] = []
+    sizes: list[int] = []
     b, kv = (x.ravel().astype(np.float64) for x in np.meshgrid(SEQUENCES, KV_LENGTHS, indexing="ij"))
     n, q, past = (x.ravel().astype(np.float64) for x in np.meshgrid(PROMPTS, CHUNKS, PASTS, indexing="ij"))
     tokens, sequences = TOKENS.astype(np.float64), SEQUENCES.astype(np.float64)

@@ -65,7 +65,7 @@ def mean_length(name: str, length: Any) -> float:
 
 def arrivals(request_rate: float, count: int, rng: np.random.Generator) -> Floats:
     """Poisson arrivals, seconds."""
-    return np.cumsum(rng.exponential(1.0 / request_rate, count))
+    return np.asarray(np.cumsum(rng.exponential(1.0 / request_rate, count)), dtype=np.float64)
 
 
 def arrival_trace(times_s: Sequence[float]) -> Floats:
@@ -73,7 +73,7 @@ def arrival_trace(times_s: Sequence[float]) -> Floats:
     found = np.asarray(times_s, dtype=np.float64)
     if found.ndim != 1 or not len(found) or not np.isfinite(found).all() or (np.diff(found) < 0).any():
         raise InputError("arrivals must be a list of rising times in seconds, one a request")
-    return found - found[0]
+    return np.asarray(found - found[0])
 
 
 def number(name: str, value: object, *, low: float, high: float = math.inf, above: bool = False) -> float:

@@ -198,7 +198,7 @@ def test_every_kind_of_layer_has_a_step_time(model):
 
 
 def test_a_public_run_of_a_whole_model_on_a_gpu_that_was_never_measured():
-    """Qwen2.5-14B in bf16 on one L20: eight prompts of 27,966 tokens in all, then a decode step of the eight (PipeWeave, arXiv 2601.14910)."""
+    """Qwen2.5-14B, bf16, one L20: eight prompts of 27,966 tokens in all, then a decode step of the eight (PipeWeave, arXiv 2601.14910)."""
     table = build_tables([deployment("Qwen2.5-14B", gpu=pm.gpu("l20"))])[0]
     prefill = table.tokens_s(27966) + table.prefill_s(8, 27966 / 8, 0) + table.output_s(8)
     assert prefill == pytest.approx(7.617, rel=0.08)

@@ -32,7 +32,7 @@ RUNNERS_UP = 6
 _KIND = ("gpu", "mode", "parallel", "quantization")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Every deployment that was looked at, and the choice among them.
 
@@ -263,6 +263,9 @@ class Plan:
 
         return summary(self)
 
+    def __repr__(self) -> str:
+        return f"<Plan of {self.model.name}: {self.sentence()}>"
+
     def __str__(self) -> str:
         return self.sentence()
 
@@ -284,9 +287,14 @@ def order(row: Row, wanted: Goal) -> tuple[float, ...]:
     primary = {
         "gpus": float(row["gpus"]),
         "cost": _cost(row, wanted),
-        "throughput": -float(row["tok_s_per_gpu"]),
+        "throughput": -float(row[_most(wanted)]),
     }[wanted.objective]
     return (0.0 if row["meets"] else 1.0, primary, float(row["gpus"]), -float(row["tok_s_per_user"]))
+
+
+def _most(wanted: Goal) -> str:
+    """What the objective throughput counts: all tokens of the GPUs that are there, or a GPU's."""
+    return "throughput_tok_s" if wanted.total_gpus else "tok_s_per_gpu"
 
 
 def _cost(row: Row, wanted: Goal) -> float:
@@ -314,5 +322,6 @@ def why_not(row: Row, chosen: Row, wanted: Goal) -> str:
             return f"no price for {row['gpu']}"
         return f"costs {row['usd_per_hour']:.2f} USD/h against {chosen['usd_per_hour']:.2f}"
     if wanted.objective == "throughput":
-        return f"{100 * (1 - row['tok_s_per_gpu'] / chosen['tok_s_per_gpu']):.0f} % fewer tokens a second and GPU"
+        fewer = 100 * (1 - row[_most(wanted)] / chosen[_most(wanted)])
+        return f"{fewer:.0f} % fewer tokens a second{'' if wanted.total_gpus else ' and GPU'}"
     return f"as many GPUs, but {row['tok_s_per_user']:.0f} tokens a second and user against {chosen['tok_s_per_user']:.0f}"

@@ -20,6 +20,8 @@ VERBS = {
     "tune": "time only the best-ranked configs on this machine's GPU and remember the answer",
     "measure": "time collectives on this machine's GPUs, as rows that calibrate reads",
     "plan": "choose GPUs, parallelism and batch for a model and its traffic",
+    "estimate": "latency with percentiles, throughput and memory of one deployment under given traffic",
+    "memory": "where the memory of one GPU of an engine goes, and how many requests it holds",
     "models": "list the bundled models, or read one from its config",
     "store": "show, export and import what was timed",
     "calibrate": "correct the model of a GPU with measured rows",

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel.cli import estimate as estimates
 from perfmodel.cli import options
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
 from perfmodel.errors import InputError, NoAnswerError
@@ -43,6 +44,7 @@ def main(
     disagg: Annotated[bool, typer.Option("--disagg/--no-disagg", help="Also look at prefill and decode on engines of their own.")] = True,
     assume_dense: Annotated[bool, typer.Option("--assume-dense", help="Read an unknown architecture as a plain dense one.")] = False,
     calibration: options.Calibration = "auto",
+    simulate: Annotated[bool, typer.Option("--simulate", help="Also simulate one engine of the choice: percentiles.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write one self-contained page.")] = None,
     json_: Json = False,
     csv_: Csv = False,
@@ -52,33 +54,36 @@ def main(
     found = plan(
         model,
         [name.strip() for name in gpus.split(",") if name.strip()],
-        isl=_number(isl),
-        osl=_number(osl),
-        ttft_ms=_number(ttft_ms),
-        tpot_ms=_number(tpot_ms),
-        request_rate=_number(request_rate),
-        concurrency=_number(concurrency),
-        total_gpus=_number(total_gpus),
-        budget_usd_per_hour=_number(budget),
+        isl=options.number(isl),
+        osl=options.number(osl),
+        ttft_ms=options.number(ttft_ms),
+        tpot_ms=options.number(tpot_ms),
+        request_rate=options.number(request_rate),
+        concurrency=options.number(concurrency),
+        total_gpus=options.number(total_gpus),
+        budget_usd_per_hour=options.number(budget),
         objective=objective,
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         stack=stack,
-        memory_fraction=_number(memory_fraction),
+        memory_fraction=options.number(memory_fraction),
         prices=prices,
-        max_engine_gpus=_number(max_engine_gpus),
+        max_engine_gpus=options.number(max_engine_gpus),
         disaggregated=disagg,
         assume_dense=assume_dense,
         calibration=options.calibration(calibration),
     )
     if html is not None:
         _write_html(found, html)
+    seen = found.check() if simulate else None
     if json_:
-        write_json(document(found))
+        write_json({**document(found), "simulated": estimates.document(seen) if seen else None})
     elif csv_:
         write_csv([_plain(row) for row in found.rows], list(_plain(found.rows[0])))
     else:
         _show(found)
+        if seen is not None:
+            write_table(estimates.latencies(seen), head=["", "one engine simulated under its share:", *getattr(seen, "notes", ())])
     if found.best is None:
         raise NoAnswerError(found.sentence())
 
@@ -139,16 +144,3 @@ def _write_html(found: Plan, path: Path) -> None:
         found.to_html(path)
     except OSError as error:
         raise InputError(f"--html {path}: cannot be written ({error.strerror or error})") from None
-
-
-def _number(text: str | None) -> Any:
-    """A number exactly; anything else stays text, for the library to judge."""
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text

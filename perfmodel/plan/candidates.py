@@ -25,13 +25,14 @@ _RATES = {
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One engine on one kind of GPU, with what memory is left for its KV cache."""
+    """One engine on one kind of GPU, with what memory is left for its KV cache. `held`: whole requests that it holds at once."""
 
     model: ModelSpec
     gpu: GpuSpec
     parallel: Parallel
     quantization: str | None  # None: as the model is published
     ledger: MemoryLedger
+    held: int
     nodes: int
 
 
@@ -86,7 +87,8 @@ def candidates(
                 if reason:
                     out.append(Rejected(gpu.name, parallel, quantization, reason))
                 else:
-                    found.append(Candidate(spec, gpu, parallel, quantization, ledger, -(-parallel.gpus // host.gpus)))
+                    held = ledger.max_concurrency(context_tokens)
+                    found.append(Candidate(spec, gpu, parallel, quantization, ledger, held, -(-parallel.gpus // host.gpus)))
     return found, out
 
 

@@ -100,7 +100,7 @@ def _bundled(entry: Mapping[str, Any], options: Mapping[str, Any]) -> ModelSpec:
     spec = parse_config(entry["config"], str(entry["name"]), **options, where=entry["file"])
     return replace(
         spec,
-        other_params=int(entry.get("other_params", 0)),
+        other_params=int(entry.get("other_params", spec.other_params)),
         published_params=float(entry.get("published_params", 0)),
         source=str(entry["source"]),
         licence=str(entry["licence"]),

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.hw.node import node
 from perfmodel.ops.check import size
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.estimate import ENOUGH, FEWEST, ROUNDS, Spread, spread_of
-from perfmodel.plan.memory import MemoryLedger, kv_bytes_per_request, memory_ledger
+from perfmodel.plan.handover import hand_over_s
+from perfmodel.plan.memory import MemoryLedger, memory_ledger
 from perfmodel.plan.model import load_model
 from perfmodel.plan.overhead import overhead
 from perfmodel.plan.parallel import Parallel
@@ -102,14 +102,12 @@ def estimate_split(
         raise InputError("which traffic? give one of concurrency and request_rate")
     spec, card = load_model(model, quantization), find_gpu(gpu)
     sides = [_side(spec, card, pool, kv_cache_dtype, stack, calibration) for pool in (prefill, decode)]
-    sent = float(kv_bytes_per_request(spec, isl, prefill.parallel, sides[0].ledger.kv_dtype)) * prefill.parallel.tp
-    cards = min(prefill.parallel.gpus, decode.parallel.gpus)
-    rate_of_link = (node("auto", card).nic_bytes_per_s or card.pcie_bytes_per_s) * cards
-    link = rate_of_link if link_gb_per_s is None else number("link_gb_per_s", link_gb_per_s, low=0.0, above=True) * 1e9
+    link = None if link_gb_per_s is None else number("link_gb_per_s", link_gb_per_s, low=0.0, above=True) * 1e9
+    handed_s = hand_over_s(spec, isl, prefill.parallel, decode.parallel, sides[0].ledger.kv_dtype, card, link)
     count = size("requests", requests, high=MOST_REQUESTS) if requests is not None else ENOUGH
 
     def run(rate: float, spacing: Floats, n: int) -> tuple[Trace, Trace, Floats]:
-        return _chain(sides[0], sides[1], isl, osl, spacing[:n] / rate, sent / link)
+        return _chain(sides[0], sides[1], isl, osl, spacing[:n] / rate, handed_s)
 
     if request_rate is not None:
         rate = number("request_rate", request_rate, low=0.0, high=1e6, above=True)
@@ -126,7 +124,7 @@ def estimate_split(
             low, high = (rate, high) if held < flight else (low, rate)
             if high / low < 1.01:
                 break
-    ttft, tpot = first.first_token_s - start + sent / link, (second.finish_s - first.first_token_s - sent / link) / (osl - 1)
+    ttft, tpot = first.first_token_s - start + handed_s, (second.finish_s - first.first_token_s - handed_s) / (osl - 1)
     span = float(np.max(second.finish_s) - start[0])
     done = len(start) / span if request_rate is not None else rate
     busy = first.busy_s / span
@@ -139,7 +137,7 @@ def estimate_split(
         requests_per_s=done,
         ttft=spread_of(ttft * 1e3),
         tpot=spread_of(tpot * 1e3),
-        hand_over_ms=sent / link * 1e3,
+        hand_over_ms=handed_s * 1e3,
         prefill_busy=busy,
         decode_running=float(np.sum(second.e2e_s) / span),
         gpus=prefill.engines * prefill.parallel.gpus + decode.engines * decode.parallel.gpus,

@@ -24,6 +24,7 @@ from perfmodel.plan.overhead import Overhead, overhead
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.serving_step import ServingStep
 from perfmodel.plan.simulate import Trace, simulate
+from perfmodel.plan.spread import QUANTITIES, factors
 from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import StepTable, build_tables
 from perfmodel.plan.traffic import MOST_REQUESTS, arrival_trace, arrivals, lengths, mean_length, number
@@ -259,13 +260,10 @@ def _intervals(
     table: StepTable, sequences: int, kv_len: float, ttft_ms: float, tpot_ms: float, throughput: float
 ) -> dict[str, tuple[float, float]]:
     """80 % intervals: the operators' width at this batch, and what served runs leave unexplained, in quadrature (of logarithms)."""
-    low, high = table.width(sequences, kv_len)
-    c = constant_values("serving")
+    width = table.width(sequences, kv_len)
     out = {}
-    for name, value in (("ttft_ms", ttft_ms), ("tpot_ms", tpot_ms), ("throughput_tok_s", throughput)):
-        down, up = (math.exp(math.hypot(math.log(w), c[f"width_{name}"])) for w in (1.0 / low, high))
-        if name == "throughput_tok_s":
-            down, up = up, down
+    for name, value in zip(QUANTITIES, (ttft_ms, tpot_ms, throughput), strict=True):
+        down, up = factors(name, *width)
         out[name] = (value / down, value * up)
     return out
 

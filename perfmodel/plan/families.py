@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 Flag = bool | str  # a fact of the architecture, or the config field that decides
@@ -25,12 +25,15 @@ class Family:
     moe_inter: tuple[str, ...] = ("moe_intermediate_size", "intermediate_size")
     dense_inter: tuple[str, ...] = ("intermediate_size",)
     shared_is_expert: bool = False  # one shared expert of a routed expert's size (Llama 4)
+    defaults: Mapping[str, int] = field(default_factory=dict)  # what its configs may leave out, as the class that reads them fills in
     sliding: str = (
         ""  # layers with a window: "all", "even", "pattern", "late" (from max_window_layers on), "chunked"; "": by layer_types only
     )
 
 
 _BIAS = "attention_bias"
+_GEMMA2 = {"vocab_size": 256000, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192}
+_GEMMA3 = {**_GEMMA2, "vocab_size": 262208, "max_position_embeddings": 131072}
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family(qkv_bias=_BIAS, o_bias=_BIAS, mlp_bias="mlp_bias"),
@@ -52,9 +55,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "qwen3_next": Family(qk_norm=True, output_gate=True),
         "qwen3_5_text": Family(qk_norm=True, output_gate=True),
         "qwen3_5_moe_text": Family(qk_norm=True, output_gate=True),
-        "gemma": Family(tied=True),
-        "gemma2": Family(norms=4, tied=True, sliding="even"),
-        "gemma3_text": Family(norms=4, qk_norm=True, tied=True, sliding="pattern"),
+        "gemma": Family(tied=True, defaults={"vocab_size": 256000, "head_dim": 256}),
+        "gemma2": Family(norms=4, tied=True, sliding="even", defaults=_GEMMA2),
+        "gemma3_text": Family(norms=4, qk_norm=True, tied=True, sliding="pattern", defaults=_GEMMA3),
         "phi3": Family(),  # its sliding_window is longer than any context it is served with
         "phimoe": Family(qkv_bias=_BIAS, o_bias=_BIAS, moe_inter=("intermediate_size",)),
         "glm": Family(qkv_bias=_BIAS),
@@ -83,6 +86,15 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 """Architectures whose tensors are known. Source: each one's modelling code in huggingface/transformers or in the model's own repository."""
+
+SAME_AS: Mapping[str, str] = MappingProxyType(
+    {
+        "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
+        "qwen3_vl_moe_text": "qwen3_moe", "gemma3": "gemma3_text", "llama4": "llama4_text", "qwen3_5_moe": "qwen3_5_moe_text",
+        "qwen3_5": "qwen3_5_text", "yi": "llama", "solar": "llama",
+    }
+)  # fmt: skip
+"""Other names of an architecture, among them the language part of models that also see."""
 
 FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

@@ -53,6 +53,10 @@ _SGLANG = {
 }
 
 
+WRITTEN = ("vllm", "sglang")
+"""Stacks whose start command is known."""
+
+
 def command(engine: Engine) -> str:
     """The start command, one line. vLLM's expert parallelism spans all TP x DP GPUs; SGLang's tp-size counts attention replicas too."""
     p = engine.parallel
@@ -65,7 +69,7 @@ def command(engine: Engine) -> str:
         values = {"tensor_parallel_size": p.tp * p.dp, "data_parallel_size": p.dp, "expert_parallel_size": p.ep}
         extra = ["--enable-dp-attention"] if p.dp > 1 else []
     else:
-        raise InputError(f"no start command for stack {engine.stack!r}: known are vllm and sglang")
+        raise InputError(f"no start command for stack {engine.stack!r}: known are {', '.join(WRITTEN)}")
     values["pipeline_parallel_size"] = p.pp
     for field in ("quantization", "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "memory_fraction"):
         values[field] = getattr(engine, field)

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfmodel.errors import InputError
 from perfmodel.ops.check import size
-from perfmodel.plan.families import FAMILIES, FIELDS, Family, Flag
+from perfmodel.plan.families import FAMILIES, FIELDS, SAME_AS, Family, Flag
 from perfmodel.plan.model import LayerSpec, ModelSpec
 from perfmodel.plan.quantisation import Quantisation, common, from_config, from_name
 
@@ -21,6 +21,7 @@ def parse_config(
 ) -> ModelSpec:
     """Read one config. `where` names it in errors. Raises InputError for an unknown architecture unless `assume_dense`."""
     text, model_type = _language_part(config)
+    model_type = SAME_AS.get(model_type, model_type)
     family = FAMILIES.get(model_type)
     if family is None:
         if not assume_dense:
@@ -31,6 +32,7 @@ def parse_config(
         if _first(text, FIELDS["num_experts"]) or "kv_lora_rank" in text:
             raise InputError(f"{where}: model_type = {model_type!r} has experts or latent attention: it cannot be read as dense")
         family = Family()
+    text = {**family.defaults, **{key: value for key, value in text.items() if value is not None}}
     fields = _Fields(text, where)
     plain = "fp16" if _dtype(config, text) == "fp16" else "bf16"
     recipe = from_name(quantization) if quantization else from_config(_quantization(config, text), plain)
@@ -51,6 +53,7 @@ def parse_config(
         lm_head_dtype=recipe.weight_dtype if recipe.lm_head and not tied else plain,
         group_size=recipe.group_size,
         zero_points=recipe.zero_points,
+        other_params=_seeing_params(config.get("vision_config")),
         unquantised=(*common(kept), *(() if recipe.lm_head else ("lm_head",)), "embedding", "router") if quantised else (),
         model_type=model_type,
     )
@@ -64,6 +67,18 @@ def _language_part(config: Config) -> tuple[Config, str]:
             kind = inner.get("model_type") or f"{config.get('model_type', '')}_text"
             return inner, str(kind).lower()
     return config, str(config.get("model_type", "")).lower()
+
+
+def _seeing_params(vision: Any) -> int:
+    """Parameters of a vision tower, from its config: attention 4 h^2 and an MLP of 2 h i a layer; 0 where it does not say."""
+    if not isinstance(vision, Mapping):
+        return 0
+    numbers = [_first(vision, names) for names in (("hidden_size", "embed_dim"), ("num_hidden_layers", "depth", "num_layers"))]
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers):
+        return 0
+    hidden, layers = numbers
+    inter = _first(vision, ("intermediate_size",)) or hidden * (_first(vision, ("mlp_ratio",)) or 4)
+    return int(layers * (4 * hidden**2 + 2 * hidden * inter))
 
 
 def _dtype(config: Config, text: Config) -> str:

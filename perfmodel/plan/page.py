@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfmodel.plan.result import front
 from perfmodel.plan.svg import Series, chart, stacked_bar
 from perfmodel.units import GIB
 
@@ -69,11 +70,17 @@ def page(plan: Plan) -> str:
         _memory(plan),
         "<h2>What binds</h2>",
         table(plan.what_binds().to_dict("records"), {"limit": "limit", "used_percent": "used %"}),
-        "<h2>Start</h2>",
+        "<h2>Start</h2>" if commands else "",
         commands,
     ]
     head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><title>{escape(title)}</title><style>{_STYLE}</style>"
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(body)}</body></html>\n"
+
+
+def summary(plan: Plan) -> str:
+    """The answer, what to know of it, and the choice beside its runners-up, as a fragment of HTML."""
+    notes = "".join(f"<p>{escape(line)}</p>" for line in plan.notes())
+    return f"<p><b>{escape(plan.sentence())}</b></p>{notes}{table(_rows(plan), _COLUMNS, chosen=0)}"
 
 
 def table(rows: Sequence[Mapping[Any, Any]], columns: Mapping[str, str], chosen: int = -1) -> str:
@@ -110,11 +117,9 @@ def _pareto(plan: Plan) -> str:
     frame = plan.frame
     series = []
     for (gpu, mode), part in frame.groupby(["gpu", "mode"], sort=True):
-        ordered = part.sort_values(["tok_s_per_user", "tok_s_per_gpu"], ascending=False)
-        best = ordered["tok_s_per_gpu"].cummax().shift(fill_value=-np.inf)
-        front = ordered[ordered["tok_s_per_gpu"] > best]
-        titles = [f"{r.parallel}, {r.quantization}, {r.concurrency:.0f} in flight" for r in front.itertuples()]
-        series.append(Series(f"{gpu} {mode}", list(front["tok_s_per_user"]), list(front["tok_s_per_gpu"]), True, titles))
+        best = front(part)
+        titles = [f"{r.parallel}, {r.quantization}, {r.concurrency:.0f} in flight" for r in best.itertuples()]
+        series.append(Series(f"{gpu} {mode}", list(best["tok_s_per_user"]), list(best["tok_s_per_gpu"]), True, titles))
     row = plan.nearest
     name = "chosen" if plan.best else "nearest"
     series.append(Series(name, [row["tok_s_per_user"]], [row["tok_s_per_gpu"]], False, [plan.sentence()], True))

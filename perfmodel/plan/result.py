@@ -13,7 +13,7 @@ import numpy as np
 
 from perfmodel.errors import NoAnswerError
 from perfmodel.plan.candidates import Candidate, Rejected
-from perfmodel.plan.flags import Engine, command
+from perfmodel.plan.flags import WRITTEN, Engine, command
 from perfmodel.plan.goal import Goal
 from perfmodel.plan.memory import MemoryLedger
 from perfmodel.plan.model import ModelSpec
@@ -23,6 +23,9 @@ from perfmodel.plan.prices import Price
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from perfmodel.plan.disagg import SplitEstimate
+    from perfmodel.plan.estimate import ServingEstimate
 
 Row = dict[str, Any]
 RUNNERS_UP = 6
@@ -116,9 +119,7 @@ class Plan:
     @property
     def pareto(self) -> pd.DataFrame:
         """Deployments that no other beats in both tokens a second and user, and tokens a second and GPU; of all kinds of GPU together."""
-        frame = self.frame.sort_values(["tok_s_per_user", "tok_s_per_gpu"], ascending=False)
-        best = frame["tok_s_per_gpu"].cummax().shift(fill_value=-np.inf)
-        return frame[frame["tok_s_per_gpu"] > best].reset_index(drop=True)
+        return front(self.frame)
 
     @property
     def ledger(self) -> MemoryLedger:
@@ -159,7 +160,9 @@ class Plan:
         return [(name, x, float(limits[name] or 0)) for name, x in self.goal.misses(row["ttft_ms"], row["tpot_ms"]).items()]
 
     def commands(self, model: str | None = None) -> dict[str, str]:
-        """The start command of one engine of each role ("serve", or "prefill" and "decode") of the chosen deployment."""
+        """The start command of one engine of each role ("serve", or "prefill" and "decode") of the chosen deployment; none for trtllm."""
+        if self.stack not in WRITTEN:
+            return {}
         row = self.nearest
         engine, _ = self.engine_of(row)
         seqs = max(1, math.ceil(row["concurrency_per_engine"] / engine.parallel.dp))
@@ -181,6 +184,42 @@ class Plan:
                 self.goal.isl + self.goal.osl,
                 engine.ledger.fraction,
             )
+        )
+
+    def check(self) -> ServingEstimate | SplitEstimate:
+        """One engine of the choice (one group of them, where prefill and decode are apart) simulated under its share of the traffic.
+
+        Gives percentiles, and a cross-check of the closed form that the search uses.
+        """
+        row = self.nearest
+        engine, _ = self.engine_of(row)
+        rate = self.goal.request_rate
+        in_flight = row["concurrency_per_engine"] * row.get("decode_engines", 1)
+        same: dict[str, Any] = {
+            "isl": self.goal.isl,
+            "osl": self.goal.osl,
+            "concurrency": None if rate else max(1, round(in_flight)),
+            "request_rate": rate / row["replicas"] if rate else None,
+            "kv_cache_dtype": engine.ledger.kv_dtype,
+            "stack": self.stack,
+            "calibration": self.asked["calibration"],
+        }
+        if row["mode"] == "disagg":
+            from perfmodel.plan.disagg import Pool, estimate_split
+
+            pools = Pool(row["prefill_engines"], row["prefill_shape"]), Pool(row["decode_engines"], engine.parallel)
+            return estimate_split(engine.model, engine.gpu, prefill=pools[0], decode=pools[1], **same)
+        from perfmodel.plan.estimate import estimate
+
+        return estimate(
+            engine.model,
+            engine.gpu,
+            tensor_parallel_size=row["tp"],
+            pipeline_parallel_size=row["pp"],
+            expert_parallel_size=row["ep"],
+            data_parallel_size=row["dp"],
+            memory_fraction=engine.ledger.fraction,
+            **same,
         )
 
     def sentence(self) -> str:
@@ -214,6 +253,12 @@ class Plan:
 
         return write_page(self, Path(path))
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, and the choice beside its runners-up."""
+        from perfmodel.plan.page import summary
+
+        return summary(self)
+
     def __str__(self) -> str:
         return self.sentence()
 
@@ -237,6 +282,13 @@ def _cost(row: Row, wanted: Goal) -> float:
     fixed = wanted.request_rate is not None or wanted.concurrency is not None
     value = row["usd_per_hour"] if fixed else row["usd_per_hour"] / row["throughput_tok_s"]
     return float(value) if np.isfinite(value) else np.inf
+
+
+def front(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of deployments that no other row beats in both tokens a second and user, and tokens a second and GPU."""
+    ordered = frame.sort_values(["tok_s_per_user", "tok_s_per_gpu"], ascending=False)
+    best = ordered["tok_s_per_gpu"].cummax().shift(fill_value=-np.inf)
+    return ordered[ordered["tok_s_per_gpu"] > best].reset_index(drop=True)
 
 
 def why_not(row: Row, chosen: Row, wanted: Goal) -> str:

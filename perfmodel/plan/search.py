@@ -22,9 +22,10 @@ from perfmodel.plan.prices import Price
 from perfmodel.plan.prices import prices as read_prices
 from perfmodel.plan.result import Plan
 from perfmodel.plan.scheduler import default_scheduler
+from perfmodel.plan.spread import QUANTITIES, factors
 from perfmodel.plan.step import CalibrationLike
 
-BATCHES = tuple(sorted({round(2 ** (i / 8)) for i in range(89)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
+BATCHES = tuple(sorted({round(2 ** (i / 7)) for i in range(78)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
 DEFAULT_GPUS = 8  # of each kind, where neither a number of GPUs nor traffic is given
 MOST_GPUS = 1024  # of each kind, where only traffic bounds them
 REPLICAS_LOOKED_AT = 12  # counts of engines from the fewest that carry the traffic on
@@ -103,13 +104,13 @@ def plan(
         memory_fraction=memory_fraction,
         assume_dense=assume_dense,
     )
-    sizes = [_batches(engine, tokens, stack) for engine in engines]
+    sizes = [_batches(engine, stack) for engine in engines]
     found = curves(engines, isl=wanted.isl, osl=wanted.osl, batches=sizes, stack=stack, calibration=calibration)
-    rows = [row for engine, curve in zip(engines, found, strict=True) for row in _rows(engine, curve, wanted, cost, tokens)]
+    rows = [row for engine, curve in zip(engines, found, strict=True) for row in _rows(engine, curve, wanted, cost)]
     if disaggregated:
         from perfmodel.plan.split import split_rows
 
-        rows += split_rows(engines, found, wanted, cost, tokens, stack)
+        rows += split_rows(engines, found, wanted, cost, stack)
     return Plan.of(published, wanted, stack, rows, list(zip(engines, found, strict=True)), out, cost, asked)
 
 
@@ -141,14 +142,14 @@ def _quantizations(quantization: str | Sequence[str | None] | None, published: M
     return [None, "fp8"] if published.weight_dtype in ("bf16", "fp16") else [None]
 
 
-def _batches(engine: Candidate, tokens: int, stack: str) -> list[int]:
+def _batches(engine: Candidate, stack: str) -> list[int]:
     """Requests in flight to look at: up to what the KV cache holds at full length and the scheduler runs at once."""
-    most = min(engine.ledger.max_concurrency(tokens), default_scheduler(stack, engine.gpu).max_sequences * engine.parallel.dp)
+    most = min(engine.held, default_scheduler(stack, engine.gpu).max_sequences * engine.parallel.dp)
     grid = [b for b in BATCHES if b < most]
     return [*grid, most]
 
 
-def _rows(engine: Candidate, curve: Curve, wanted: Goal, cost: Mapping[str, Price], tokens: int) -> Iterable[dict[str, Any]]:
+def _rows(engine: Candidate, curve: Curve, wanted: Goal, cost: Mapping[str, Price]) -> Iterable[dict[str, Any]]:
     """One row a deployment of this engine: how many of it, and how many requests in flight in each."""
     each = engine.parallel.gpus
     limit = (wanted.total_gpus or (MOST_GPUS if wanted.request_rate or wanted.concurrency else max(DEFAULT_GPUS, each))) // each
@@ -158,23 +159,21 @@ def _rows(engine: Candidate, curve: Curve, wanted: Goal, cost: Mapping[str, Pric
             share = wanted.request_rate / replicas
             at = curve.at_rate(share)
             if at is not None:
-                yield _row(engine, curve, wanted, cost, tokens, replicas, *at, share)
+                yield _row(engine, curve, wanted, cost, replicas, *at, share)
         return
     if wanted.concurrency is not None:
         fewest = max(1, math.ceil(wanted.concurrency / curve.concurrency[-1]))
         for replicas in range(fewest, min(limit, fewest + REPLICAS_LOOKED_AT - 1, wanted.concurrency) + 1):
-            yield _at_concurrency(engine, curve, wanted, cost, tokens, replicas, wanted.concurrency / replicas)
+            yield _at_concurrency(engine, curve, wanted, cost, replicas, wanted.concurrency / replicas)
         return
     for b in curve.concurrency:
         if limit >= 1:
-            yield _at_concurrency(engine, curve, wanted, cost, tokens, limit, float(b))
+            yield _at_concurrency(engine, curve, wanted, cost, limit, float(b))
 
 
-def _at_concurrency(
-    engine: Candidate, curve: Curve, wanted: Goal, cost: Mapping[str, Price], tokens: int, replicas: int, b: float
-) -> dict[str, Any]:
+def _at_concurrency(engine: Candidate, curve: Curve, wanted: Goal, cost: Mapping[str, Price], replicas: int, b: float) -> dict[str, Any]:
     ttft, tpot, rate = (float(np.interp(np.log(b), np.log(curve.concurrency), v)) for v in (curve.ttft_s, curve.tpot_s, curve.rate_s))
-    return _row(engine, curve, wanted, cost, tokens, replicas, b, ttft, tpot, rate)
+    return _row(engine, curve, wanted, cost, replicas, b, ttft, tpot, rate)
 
 
 def _row(
@@ -182,7 +181,6 @@ def _row(
     curve: Curve,
     wanted: Goal,
     cost: Mapping[str, Price],
-    tokens: int,
     replicas: int,
     b: float,
     ttft_s: float,
@@ -207,17 +205,13 @@ def _row(
             "kv_cache_dtype": ledger.kv_dtype,
             "concurrency_per_engine": b,
             "ttft_ms": ttft_s * 1e3,
-            "ttft_low_ms": ttft_s * 1e3 * low,
-            "ttft_high_ms": ttft_s * 1e3 * high,
             "tpot_ms": tpot_s * 1e3,
-            "tpot_low_ms": tpot_s * 1e3 * low,
-            "tpot_high_ms": tpot_s * 1e3 * high,
             "requests_per_s": rate_s * replicas,
-            "kv_used_percent": 100.0 * b / max(ledger.max_concurrency(tokens), 1),
+            "kv_used_percent": 100.0 * b / engine.held,
             "kv_tokens_per_engine": ledger.kv_tokens * p.dp,
             "bound": curve.bound[i],
             "tier": curve.tier,
-            "in_domain": curve.in_domain,
+            "in_domain": bool(curve.in_domain[i] > 0.5),
         },
         wanted,
         cost,
@@ -241,13 +235,18 @@ def finish(
     used = wanted.misses(row["ttft_ms"], row["tpot_ms"])
     if wanted.budget_usd_per_hour is not None:
         used["budget"] = hourly / wanted.budget_usd_per_hour if price else math.inf
+    width = {name: factors(name, *spread) for name in QUANTITIES}
     worst = max(used.items(), key=lambda item: item[1], default=("", 0.0))
     return {
         **row,
         "concurrency": row["concurrency_per_engine"] * row["replicas"] * row.get("decode_engines", 1),
         "throughput_tok_s": tokens_s,
-        "throughput_low_tok_s": tokens_s / spread[1],
-        "throughput_high_tok_s": tokens_s / spread[0],
+        "throughput_low_tok_s": tokens_s / width["throughput_tok_s"][0],
+        "throughput_high_tok_s": tokens_s * width["throughput_tok_s"][1],
+        "ttft_low_ms": row["ttft_ms"] / width["ttft_ms"][0],
+        "ttft_high_ms": row["ttft_ms"] * width["ttft_ms"][1],
+        "tpot_low_ms": row["tpot_ms"] / width["tpot_ms"][0],
+        "tpot_high_ms": row["tpot_ms"] * width["tpot_ms"][1],
         "tok_s_per_gpu": tokens_s / gpus,
         "tok_s_per_user": 1e3 / row["tpot_ms"],
         "usd_per_hour": hourly,
@@ -256,7 +255,7 @@ def finish(
         "power_limit_w": gpu.power_w * gpus,
         "joule_per_output_token": gpu.power_w * gpus / tokens_s,
         "meets": worst[1] <= 1.0,
-        "sure": all(x * spread[1] <= 1.0 for x in used.values()),
+        "sure": all(x * width.get(f"{name}_ms", (1.0, 1.0))[1] <= 1.0 for name, x in used.items()),
         "tightest": worst[0],
         "tightest_used": worst[1],
     }

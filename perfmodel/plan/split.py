@@ -6,40 +6,40 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from perfmodel.hw.node import node
 from perfmodel.plan.candidates import Candidate
 from perfmodel.plan.goal import Goal
-from perfmodel.plan.memory import kv_bytes_per_request
+from perfmodel.plan.handover import hand_over_s
 from perfmodel.plan.operating import Curve
 from perfmodel.plan.prices import Price
+from perfmodel.plan.queue_wait import waiting_s
 
-PREFILL_BUSY = 0.7  # prompts wait 1.2 service times on average at this load (M/D/1): more would only lengthen the queue
+PREFILL_BUSY = 0.7  # prompts wait 1.2 service times on average at this load of one engine: more would only lengthen the queue
 PREFILL_ENGINES = 4  # the best of each kind of GPU, by prompts a second and GPU
 MOST_EACH = 8  # engines of either side in one group
 Engines = Sequence[tuple[Candidate, Curve]]
 
 
 def split_rows(
-    engines: Sequence[Candidate], curves: Sequence[Curve], wanted: Goal, cost: Mapping[str, Price], tokens: int, stack: str
+    engines: Sequence[Candidate], curves: Sequence[Curve], wanted: Goal, cost: Mapping[str, Price], stack: str
 ) -> list[dict[str, Any]]:
     """Rows of deployments whose prefill and decode are apart, both on GPUs of one kind and one quantisation."""
     groups: dict[tuple[str, str | None], list[tuple[Candidate, Curve]]] = {}
     for engine, curve in zip(engines, curves, strict=True):
         if engine.parallel.pp == 1:  # no stack hands over caches between pipelines
             groups.setdefault((engine.gpu.name, engine.quantization), []).append((engine, curve))
-    return [row for group in groups.values() for row in _group(group, wanted, cost, tokens, stack)]
+    return [row for group in groups.values() for row in _group(group, wanted, cost, stack)]
 
 
-def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], tokens: int, stack: str) -> Iterator[dict[str, Any]]:
+def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], stack: str) -> Iterator[dict[str, Any]]:
     fast = sorted(group, key=lambda pair: pair[1].prefill_s * pair[0].parallel.gpus)[:PREFILL_ENGINES]
     limit = wanted.total_gpus or (4 * max(e.parallel.gpus for e, _ in group))
     for prefill, prompt in fast:
         for decode, curve in group:
             if not can_hand_over(prefill, decode, stack):
                 continue
-            handed_s = hand_over_s(prefill, decode, wanted.isl)
+            handed_s = hand_over_s(prefill.model, wanted.isl, prefill.parallel, decode.parallel, prefill.ledger.kv_dtype, prefill.gpu)
             for i in range(len(curve.concurrency)):
-                row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, tokens, limit)
+                row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, limit)
                 if row is not None:
                     yield row
 
@@ -51,15 +51,6 @@ def can_hand_over(prefill: Candidate, decode: Candidate, stack: str) -> bool:
     return decode.parallel.tp % prefill.parallel.tp == 0
 
 
-def hand_over_s(prefill: Candidate, decode: Candidate, isl: int) -> float:
-    """Seconds to send a prompt's KV cache at the full rate of the smaller engine's network cards (PCIe where it has none): a floor."""
-    p = prefill.parallel
-    sent = float(kv_bytes_per_request(prefill.model, isl, p, prefill.ledger.kv_dtype)) * p.tp
-    host = node("auto", prefill.gpu)
-    rate = host.nic_bytes_per_s or prefill.gpu.pcie_bytes_per_s
-    return sent / (rate * min(p.gpus, decode.parallel.gpus))
-
-
 def _row(
     prefill: Candidate,
     prompt: Curve,
@@ -69,7 +60,6 @@ def _row(
     handed_s: float,
     wanted: Goal,
     cost: Mapping[str, Price],
-    tokens: int,
     limit: int,
 ) -> dict[str, Any] | None:
     from perfmodel.plan.search import finish
@@ -85,8 +75,7 @@ def _row(
     if wanted.request_rate is not None:
         rate = min(rate, wanted.request_rate / replicas)
     busy = rate / x * prompt.prefill_s
-    wait = busy * prompt.prefill_s / (2.0 * (1.0 - busy))
-    ttft = prompt.prefill_s + wait + handed_s
+    ttft = prompt.prefill_s + waiting_s(prompt.prefill_s, busy, x) + handed_s
     unit = x * prefill.parallel.gpus + y * decode.parallel.gpus
     low, high = float(min(prompt.low[0], curve.low[i])), float(max(prompt.high[0], curve.high[i]))
     p = decode.parallel
@@ -108,17 +97,13 @@ def _row(
             "prefill_engines": x,
             "prefill_shape": prefill.parallel,
             "ttft_ms": ttft * 1e3,
-            "ttft_low_ms": ttft * 1e3 * low,
-            "ttft_high_ms": ttft * 1e3 * high,
             "tpot_ms": tpot * 1e3,
-            "tpot_low_ms": tpot * 1e3 * low,
-            "tpot_high_ms": tpot * 1e3 * high,
             "requests_per_s": rate * replicas,
-            "kv_used_percent": 100.0 * b / max(decode.ledger.max_concurrency(tokens), 1),
+            "kv_used_percent": 100.0 * b / decode.held,
             "kv_tokens_per_engine": decode.ledger.kv_tokens * p.dp,
             "bound": curve.bound[i],
             "tier": min(prompt.tier, curve.tier, key=("spec", "calibrated", "measured").index),
-            "in_domain": prompt.in_domain and curve.in_domain,
+            "in_domain": bool(curve.in_domain[i] > 0.5),
         },
         wanted,
         cost,

@@ -98,6 +98,16 @@ def test_layers_of_every_kind():
     assert load_model({**DENSE, "model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}).layers[0].window == 0
 
 
+def test_models_that_also_see_and_sparse_configs():
+    tower = {"hidden_size": 1152, "num_hidden_layers": 27, "intermediate_size": 4304}
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "intermediate_size": 10240, "sliding_window": 1024}
+    gemma = load_model({"model_type": "gemma3", "text_config": text, "vision_config": tower})
+    assert parameters(gemma) == pytest.approx(4_300_079_472, rel=0.01)  # gemma-3-4b, as the hub counts it
+    seeing = load_model({**DENSE, "model_type": "qwen2_5_vl", "vision_config": {"depth": 2, "hidden_size": 64, "intermediate_size": 128}})
+    assert seeing.other_params == 2 * (4 * 64**2 + 2 * 64 * 128)
+    assert load_model({**DENSE, "vision_config": {"patch_size": 14}}).other_params == 0
+
+
 def test_counts_and_order_agree_everywhere():
     for name in models():
         model = load_model(name)

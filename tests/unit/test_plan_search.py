@@ -4,7 +4,12 @@ import html.parser
 import json
 import math
 import re
+import resource
+import shutil
+import subprocess
+import sys
 
+import matplotlib.image
 import numpy as np
 import pytest
 
@@ -15,6 +20,7 @@ from perfmodel.plan.candidates import candidates
 from perfmodel.plan.flags import read_command
 from perfmodel.plan.operating import curves
 from perfmodel.plan.parallel import Parallel
+from perfmodel.plan.queue_wait import waiting_s
 from perfmodel.plan.split import can_hand_over
 
 ASK = {"isl": 4000, "osl": 1000, "ttft_ms": 1000, "tpot_ms": 30}
@@ -117,6 +123,31 @@ def test_steady_state_laws():
         assert curve.at_rate(float(curve.rate_s[-1]) * 1.01) is None
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "rate", "isl", "osl"),
+    [("Qwen3-32B", "h100", 5, 4000, 1000), ("Llama-3.1-70B", "a100", 2, 2000, 500), ("Qwen3-8B", "l20", 4, 1000, 200)],
+)
+def test_the_closed_form_of_the_search_agrees_with_the_simulation(model, gpu, rate, isl, osl):
+    found = pm.plan(model, gpu, isl=isl, osl=osl, ttft_ms=2000, tpot_ms=50, request_rate=rate, disaggregated=False)
+    seen, best = found.check(), found.best
+    assert best["tpot_ms"] == pytest.approx(seen.tpot_ms, rel=0.12)
+    assert best["concurrency_per_engine"] == pytest.approx(seen.concurrency, rel=0.12)
+    assert best["ttft_ms"] == pytest.approx(seen.ttft_ms, rel=0.35)
+
+
+def test_the_split_agrees_with_its_simulation():
+    found = pm.plan("Llama-3.1-70B", "h100", isl=4000, osl=500, ttft_ms=1500, tpot_ms=25, request_rate=4)
+    assert found.best["mode"] == "disagg"
+    seen = found.check()
+    assert found.best["tpot_ms"] == pytest.approx(seen.tpot_ms, rel=0.12)
+    assert found.best["ttft_ms"] == pytest.approx(seen.ttft_ms, rel=0.35)
+
+
+def test_waiting_grows_with_load_and_shrinks_with_servers():
+    assert waiting_s(1.0, 0.5) == pytest.approx(0.5)
+    assert waiting_s(1.0, 0.5, 4) < waiting_s(1.0, 0.5) < waiting_s(1.0, 0.9) < waiting_s(1.0, 1.0) == math.inf
+
+
 def test_rejections_have_reasons():
     _, out = engines("l20", "Llama-3.1-70B")
     assert any("leave no memory" in r.reason for r in out)
@@ -210,6 +241,43 @@ def test_the_page_is_self_contained(rated, tmp_path):
         assert words in text
 
 
+def test_a_cold_command_is_fast():
+    """Processor time, since a busy machine stretches the clock; two seconds on one core is the target."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ask = "plan --model Qwen3-32B --gpus h100_sxm,l20 --isl 4000 --osl 1000 --ttft-ms 1000 --tpot-ms 30 --total-gpus 32 --json"
+    done = subprocess.run([sys.executable, "-m", "perfmodel.cli.main", *ask.split()], capture_output=True, check=True, timeout=120)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert json.loads(done.stdout)["examined"] >= 1000
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 3.5
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
+def test_a_browser_draws_the_page(rated, tmp_path):
+    rated.to_html(tmp_path / "plan.html")
+    picture = tmp_path / "plan.png"
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={picture}", "--window-size=1240,1900"]
+    done = subprocess.run([*command, (tmp_path / "plan.html").as_uri()], capture_output=True, text=True, check=True, timeout=120)
+    assert "ERROR:CONSOLE" not in done.stderr and "Uncaught" not in done.stderr
+    pixels = matplotlib.image.imread(picture)[..., :3]
+    assert pixels.shape == (1900, 1240, 3)
+    colours = np.unique((pixels.reshape(-1, 3) * 255).astype(int), axis=0)
+    wanted = [(0x1B, 0x6C, 0xA8), (0xD1, 0x49, 0x5B), (0x2E, 0x93, 0x3C)]  # lines of the first three series
+    assert all((np.abs(colours - w).sum(axis=1) <= 6).any() for w in wanted)
+    ink = (pixels.min(axis=2) < 0.9).mean(axis=1)
+    assert (ink[:1700] > 0).mean() > 0.5  # nothing large is blank
+
+
+def test_other_stacks_and_notebooks():
+    found = pm.plan("Qwen3-8B", "h100", isl=500, osl=100, total_gpus=2, stack="trtllm")
+    assert found.commands() == {} and "<table>" in found._repr_html_() and "best" in str(found)
+    assert (
+        run(["plan", "--model", "Qwen3-8B", "--gpus", "h100", "--isl", "500", "--osl", "100", "--total-gpus", "2", "--stack", "trtllm"])
+        == 0
+    )
+    served = pm.plan("Qwen3-8B", "h100", isl=500, osl=100, total_gpus=2, stack="sglang").commands()
+    assert all(read_command(line).stack == "sglang" for line in served.values())
+
+
 def test_command_line(tmp_path, capsys):
     ask = [
         "plan",
@@ -231,6 +299,8 @@ def test_command_line(tmp_path, capsys):
     assert run([*ask, "--json", "--html", str(tmp_path / "p.html")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["best"]["meets"] and found["examined"] > 500 and (tmp_path / "p.html").stat().st_size > 10_000
+    assert run([*ask, "--no-disagg", "--simulate"]) == 0
+    assert "first token" in capsys.readouterr().out
     assert run([*ask, "--csv"]) == 0
     assert capsys.readouterr().out.count("\n") > 500
     assert run(ask) == 0
@@ -243,3 +313,38 @@ def test_command_line(tmp_path, capsys):
     assert run(["models", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) >= 30
     assert run(["models", "Qwen3-99B"]) == 2
+
+
+def test_memory_verb(capsys):
+    assert run(["memory", "--gpu", "h100_sxm", "--model", "Qwen3-32B", "--tp", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] and sum(r["gib"] for r in found["ledger"]) == pytest.approx(81559 / 1024)
+    assert (
+        run(["memory", "--gpu", "h100", "--command", "vllm serve Qwen/Qwen3-32B -tp 2 --gpu-memory-utilization 0.5 --max-num-seqs 64"]) == 0
+    )
+    assert "Qwen3-32B on h100_sxm, TP2" in capsys.readouterr().out
+    assert run(["memory", "--gpu", "l4", "--model", "Llama-3.1-70B"]) == 0
+    assert "does not fit" in capsys.readouterr().out
+    for bad in (
+        "memory --gpu h100",
+        "memory --gpu h100 --model Qwen3-32B --tp 0",
+        "memory --gpu h100 --model Qwen3-32B --memory-fraction 2",
+    ):
+        assert run(bad.split()) == 2
+
+
+def test_estimate_verb(capsys):
+    ask = ["estimate", "--gpu", "h100_sxm", "--model", "Qwen3-32B", "--tp", "4", "--isl", "2000", "--osl", "200", "--concurrency", "16"]
+    assert run([*ask, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ttft"]["p50"] <= found["ttft"]["p90"] <= found["ttft"]["p99"] and found["tpot_ms"] > 0
+    low, high = found["intervals"]["tpot_ms"]
+    assert low < found["tpot_ms"] < high
+    assert run(ask) == 0
+    assert "a token after the first" in capsys.readouterr().out
+    line = "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 4 --max-num-seqs 16"
+    assert run(["estimate", "--gpu", "h100", "--command", line, "--isl", "2000", "--osl", "200", "--request-rate", "1", "--csv"]) == 0
+    assert capsys.readouterr().out.startswith("latency_ms,mean,low,high,p50,p90,p99")
+    for bad in (["--isl", "0"], ["--tp", "3"], ["--request-rate", "5"], ["--prefix-cache-hit-rate", "2"]):
+        assert run([*ask, *bad]) == 2
+    assert run(["estimate", "--gpu", "l4", "--model", "Llama-3.1-70B", "--isl", "100", "--osl", "100", "--concurrency", "1"]) == 1

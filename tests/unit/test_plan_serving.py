@@ -243,6 +243,13 @@ def test_a_full_cache_is_said():
     assert found.notes and found.queued > 0.1
 
 
+def test_weights_narrower_than_the_tensor_cores_are_widened_and_said():
+    found = pm.estimate("Llama-3.1-8B", "a100", quantization="fp8", **ASK)
+    assert any("no tensor cores for fp8" in note for note in found.notes)
+    assert 0.4 < found.tpot_ms / pm.estimate("Llama-3.1-8B", "a100", **ASK).tpot_ms < 1.0
+    assert pm.estimate("gpt-oss-120b", "h100", tensor_parallel_size=2, quantization="nvfp4", **ASK).tpot_ms > 0
+
+
 def test_prefill_and_decode_apart():
     pools = {"prefill": pm.Pool(2, pm.Parallel(tp=4)), "decode": pm.Pool(1, pm.Parallel(tp=8))}
     common = {"isl": 4000, "osl": 300, "quantization": "fp8", "requests": 300}

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.hw.spec import GpuSpec
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.model import OPERATOR_DTYPE, LayerSpec
 
@@ -19,8 +20,8 @@ ACTIVATION_BYTES = 2.0  # residual stream and messages between GPUs are 16-bit
 FUSED_QUANTISATION = ("fp8", "int8")
 ROUTING = "power_law_1.01"
 """How real routers share out tokens: skewed. Few experts are touched at small batches, and the busiest makes the others wait."""
-EXPERT_STACK = {"int4_wo": "sglang"}
-"""No stack has rows of experts with 4-bit weights: SGLang's Triton experts are the nearest (vLLM's are of an fp8 path 4 x slower)."""
+EXPERT_STACK = {"int4_wo": "sglang", "int8_wo": "sglang"}
+"""No stack has rows of experts whose weights alone are narrow: SGLang's Triton ones are nearest (vLLM's are of an fp8 path 4 x slower)."""
 NARROW = 128.0  # columns of the narrowest GEMM in the public rows
 STATE_BYTES = 4.0  # recurrent state of linear attention is kept in fp32
 
@@ -38,9 +39,15 @@ class Book:
         self.entries.setdefault(table, []).append((owner, term, where, counts, columns))
 
 
-def weight_dtype(name: str) -> str:
-    """The element type the operator models know a weight type by."""
-    return OPERATOR_DTYPE.get(name) or parse_dtype(name).name
+def weight_dtype(name: str, gpu: GpuSpec) -> str:
+    """The element type the operator models know a weight type by.
+
+    Where the GPU has no tensor cores for it, engines widen the weights on the way in (Marlin kernels): 8 or 4 bits of weight only.
+    """
+    found = parse_dtype(OPERATOR_DTYPE.get(name) or name)
+    if found.rate in ("fp8", "fp4") and found.rate not in gpu.tensor_flops:
+        return "int4_wo" if found.rate == "fp4" else "int8_wo"
+    return found.name
 
 
 def token_operators(book: Book, owner: int, d: Deployment, tokens: Floats) -> None:
@@ -160,7 +167,7 @@ def _mlp(book: Book, owner: int, d: Deployment, layer: LayerSpec, at: Any, token
         everyone = tokens * d.dp
         _gemm(book, owner, d, "router", count, at, tokens, layer.num_experts, hidden, d.dtype)
         shape: dict[str, Any] = {"hidden": hidden, "inter": layer.moe_inter, "num_experts": layer.num_experts, "top_k": layer.top_k}
-        experts = weight_dtype(layer.mlp_dtype)
+        experts = weight_dtype(layer.mlp_dtype, d.gpu)
         shape |= {"dtype": experts, "distribution": ROUTING, "tp": d.moe_tp, "ep": d.ep}
         book.add("moe", owner, "experts", count, at, tokens=everyone, stack=EXPERT_STACK.get(experts, d.stack), **shape)
         if layer.shared_inter:
@@ -196,7 +203,7 @@ def _gemm(
 ) -> None:
     """One GEMM. Quantised rows of the GEMM tables hold a separate quantisation of the activations, which engines fuse into the kernel
     before: it is taken off, as what the narrowest of those GEMMs takes over a 16-bit one. Block-scaled ones quantise separately."""
-    name = weight_dtype(dtype)
+    name = weight_dtype(dtype, d.gpu)
     book.add("gemm", owner, term, count, at, m=m, n=np.ceil(n), k=np.ceil(k), batch=batch, dtype=name)
     if name in FUSED_QUANTISATION and d.fuses_quantisation:
         book.add("gemm", owner, term, -count, at, m=m, n=NARROW, k=np.ceil(k), dtype=name)

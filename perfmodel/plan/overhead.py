@@ -16,15 +16,14 @@ class Overhead:
     """Seconds of host work of one stack.
 
     step_s: a step's scheduling, input preparation and output handling that the GPU waits for; sequence_s: the same for each running
-    sequence; eager_layer_s: launching one layer's kernels where no CUDA graph holds them (hidden while the GPU is slower);
-    eager_experts_s: the same for the routed experts of a layer; request_s: front end (HTTP, tokeniser) of one request, which takes them
-    one at a time; delay_s: the rest of the way to the engine and of the first token back.
+    sequence; eager_layer_s: launching one layer's kernels where no CUDA graph holds them (hidden while the GPU is slower); request_s:
+    front end (HTTP, tokeniser) of one request, which takes them one at a time; delay_s: the rest of the way to the engine and of the
+    first token back.
     """
 
     step_s: float
     sequence_s: float
     eager_layer_s: float
-    eager_experts_s: float
     request_s: float
     delay_s: float
 
@@ -34,5 +33,5 @@ def overhead(stack: str, version: str = "") -> Overhead:
     """The overheads of a stack; TensorRT-LLM before 1.0 runs a compiled engine from C++, later ones PyTorch from Python."""
     engine = stack == "trtllm" and version_key(version) < (1,)
     c = constant_values("serving")
-    names = ("step", "sequence", "eager_layer", "eager_experts", "request", "delay")
+    names = ("step", "sequence", "eager_layer", "request", "delay")
     return Overhead(*(c[f"{name}_us_{'trtllm_engine' if engine else stack}"] * US for name in names))

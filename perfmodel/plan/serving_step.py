@@ -21,12 +21,6 @@ class ServingStep:
     table: StepTable
     host: Overhead
 
-    @property
-    def eager_s(self) -> float:
-        """Host time to launch all layers without a graph."""
-        experts = sum(layer.count for layer in self.table.deployment.model.layers if layer.mlp == "moe")
-        return self.host.eager_layer_s * self.table.deployment.model.num_layers + self.host.eager_experts_s * experts
-
     def __call__(self, chunks: Sequence[tuple[int, int]], sequences: int, kv_len: float) -> float:
         """Seconds of a step of prompts' chunks (tokens, earlier tokens) and `sequences` decoding ones of kv_len tokens."""
         d = self.table.deployment
@@ -46,4 +40,4 @@ class ServingStep:
         gpu += self.table.prefill_s(
             -(-len(chunks) // split), each * len(chunks) / split / -(-len(chunks) // split), max(pairs / new - each / 2, 0.0)
         )
-        return max(gpu, self.eager_s) + host
+        return max(gpu, self.host.eager_layer_s * d.model.num_layers) + host

@@ -1,6 +1,7 @@
 """Step time, simulation, closed form and estimates of serving."""
 
 import dataclasses
+import json
 import math
 import time
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import perfmodel as pm
+from perfmodel.cli.main import run
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.plan.closed_form import closed_loop
 from perfmodel.plan.deployment import Deployment
@@ -241,6 +243,13 @@ def test_a_full_cache_is_said():
     assert found.notes and found.queued > 0.1
 
 
+def test_weights_narrower_than_the_tensor_cores_are_widened_and_said():
+    found = pm.estimate("Llama-3.1-8B", "a100", quantization="fp8", **ASK)
+    assert any("no tensor cores for fp8" in note for note in found.notes)
+    assert 0.4 < found.tpot_ms / pm.estimate("Llama-3.1-8B", "a100", **ASK).tpot_ms < 1.0
+    assert pm.estimate("gpt-oss-120b", "h100", tensor_parallel_size=2, quantization="nvfp4", **ASK).tpot_ms > 0
+
+
 def test_prefill_and_decode_apart():
     pools = {"prefill": pm.Pool(2, pm.Parallel(tp=4)), "decode": pm.Pool(1, pm.Parallel(tp=8))}
     common = {"isl": 4000, "osl": 300, "quantization": "fp8", "requests": 300}
@@ -287,3 +296,38 @@ def test_what_does_not_fit_is_no_answer():
         pm.estimate("Llama-3.1-70B", "h100_sxm", **ASK)
     with pytest.raises(NoAnswerError, match="does not fit into a KV cache"):
         pm.estimate("Qwen3-32B", "h100_sxm", isl=100000, osl=10, concurrency=1)
+
+
+def test_pipeline_stages_add_throughput_and_not_speed():
+    one, two = (
+        [pm.estimate("Llama-3.1-8B", "h100_sxm", pipeline_parallel_size=pp, isl=500, osl=200, concurrency=c) for c in (1, 128)]
+        for pp in (1, 2)
+    )
+    assert two[0].tpot_ms == pytest.approx(one[0].tpot_ms, rel=0.05)
+    assert 1.1 < two[1].throughput_tok_s / one[1].throughput_tok_s < 2.0
+
+
+def test_attention_replicas_share_their_experts():
+    wide = pm.estimate("Qwen3-30B-A3B", "h100_sxm", data_parallel_size=4, expert_parallel_size=4, isl=1000, osl=200, concurrency=64)
+    narrow = pm.estimate("Qwen3-30B-A3B", "h100_sxm", tensor_parallel_size=4, expert_parallel_size=4, isl=1000, osl=200, concurrency=64)
+    assert wide.gpus == narrow.gpus == 4
+    assert wide.memory.weights_bytes > narrow.memory.weights_bytes  # attention is there four times
+    assert wide.memory.kv_tokens * 4 < 1.3 * narrow.memory.kv_tokens * 4
+    assert 0.5 < wide.tpot_ms / narrow.tpot_ms < 2.0
+
+
+# Command line
+
+
+def test_evaluate_serving_prints_figures_beside_the_baseline(capsys):
+    assert run(["evaluate", "serving", "--kind", "first_token", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["rows"] == 8 and row["unanswered"] == 0
+    assert row["median_error"] < 0.15 < row["roofline_median_error"]
+    assert run(["evaluate", "serving", "--kind", "first_token", "--per-run", "--csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 9
+
+
+def test_an_unknown_kind_of_run_is_one_line(capsys):
+    assert run(["evaluate", "serving", "--kind", "tomorrow"]) == 2
+    assert "choose from served" in capsys.readouterr().err

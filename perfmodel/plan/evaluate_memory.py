@@ -23,7 +23,7 @@ def logs() -> pd.DataFrame:
 
 def ledger_of(row: Any) -> MemoryLedger:
     """The ledger of one log, with the limits that the log states."""
-    limits = {name: int(row[name]) for name in ("max_num_batched_tokens", "max_num_seqs") if row[name] == row[name]}
+    limits = {name: int(row[name]) for name in ("max_num_batched_tokens", "max_num_seqs") if not np.isnan(row[name])}
     return memory_ledger(
         row["model"],
         row["gpu"],
@@ -45,7 +45,7 @@ def compare_logs() -> pd.DataFrame:
     rows = []
     for row in frame.to_dict("records"):
         ledger = ledger_of(row)
-        logged = row["kv_tokens"] * ledger.kv_bytes_per_token / GIB if row["kv_tokens"] == row["kv_tokens"] else row["kv_gib"]
+        logged = row["kv_tokens"] * ledger.kv_bytes_per_token / GIB if not np.isnan(row["kv_tokens"]) else row["kv_gib"]
         weights, pool = ledger.weights_bytes / GIB, ledger.kv_bytes / GIB
         rows.append(
             {
@@ -61,7 +61,7 @@ def compare_logs() -> pd.DataFrame:
                 "kv_gib": pool,
                 "logged_kv_gib": logged,
                 "kv_error_percent": 100.0 * (pool / logged - 1.0),
-                "covered": np.nan if logged != logged else float(ledger.kv_low_bytes / GIB <= logged <= ledger.kv_high_bytes / GIB),
+                "covered": np.nan if np.isnan(logged) else float(ledger.kv_low_bytes / GIB <= logged <= ledger.kv_high_bytes / GIB),
             }
         )
     import pandas as pd

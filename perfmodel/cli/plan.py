@@ -99,6 +99,7 @@ def document(found: Plan) -> dict[str, Any]:
         "examined": found.examined,
         "best": _plain(best) if best else None,
         "nearest": _plain(found.nearest),
+        "safe": _plain(found.safe) if found.safe else None,
         "sentence": found.sentence(),
         "runners_up": [_plain(row) for row in found.runners_up],
         "what_binds": _records(found.what_binds()),

@@ -32,7 +32,7 @@ RUNNERS_UP = 6
 _KIND = ("gpu", "mode", "parallel", "quantization")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Every deployment that was looked at, and the choice among them.
 
@@ -91,6 +91,11 @@ class Plan:
     def best(self) -> Row | None:
         """The preferred deployment that meets the goal, None where there is none."""
         return next((row for row in self.rows if row["meets"]), None)
+
+    @property
+    def safe(self) -> Row | None:
+        """The preferred deployment that meets the goal also at the upper end of the 80 % interval, None where there is none."""
+        return next((row for row in self.rows if row["meets"] and row["sure"]), None)
 
     @property
     def nearest(self) -> Row:
@@ -225,11 +230,7 @@ class Plan:
     def sentence(self) -> str:
         """The answer in one line."""
         row = self.nearest
-        shape = row["parallel"] if row["mode"] == "agg" else f"({row['parallel']})"
-        what = (
-            f"{row['gpus']} x {row['gpu']}: {row['replicas']} x {shape}, {row['quantization']} weights, "
-            f"TTFT {row['ttft_ms']:.0f} ms, TPOT {row['tpot_ms']:.1f} ms, {row['requests_per_s']:.3g} requests/s"
-        )
+        what = _words(row)
         if self.best is not None:
             sure = "" if row["sure"] else " (within the interval it may miss a limit)"
             return f"best: {what}{sure}"
@@ -239,6 +240,9 @@ class Plan:
     def notes(self) -> list[str]:
         """What the reader must know of the figures."""
         lines = ["TTFT and TPOT are means; TPOT leaves out the first token; ranges are 80 % intervals"]
+        if self.best is not None and not self.best["sure"]:
+            safe = _words(self.safe) if self.safe else "none that was looked at"
+            lines.append(f"meets the limits at the upper end of the interval too: {safe}")
         spec = sorted({engine.gpu.name for engine, curve in self.engines if curve.tier == "spec"})
         if spec:
             lines.append(f"spec tier: nothing was ever measured on {', '.join(spec)}; calibrate before you buy")
@@ -259,8 +263,19 @@ class Plan:
 
         return summary(self)
 
+    def __repr__(self) -> str:
+        return f"<Plan of {self.model.name}: {self.sentence()}>"
+
     def __str__(self) -> str:
         return self.sentence()
+
+
+def _words(row: Row) -> str:
+    shape = row["parallel"] if row["mode"] == "agg" else f"({row['parallel']})"
+    return (
+        f"{row['gpus']} x {row['gpu']}: {row['replicas']} x {shape}, {row['quantization']} weights, "
+        f"TTFT {row['ttft_ms']:.0f} ms, TPOT {row['tpot_ms']:.1f} ms, {row['requests_per_s']:.3g} requests/s"
+    )
 
 
 def _same_kind(a: Candidate, b: Candidate) -> bool:
@@ -272,9 +287,14 @@ def order(row: Row, wanted: Goal) -> tuple[float, ...]:
     primary = {
         "gpus": float(row["gpus"]),
         "cost": _cost(row, wanted),
-        "throughput": -float(row["tok_s_per_gpu"]),
+        "throughput": -float(row[_most(wanted)]),
     }[wanted.objective]
     return (0.0 if row["meets"] else 1.0, primary, float(row["gpus"]), -float(row["tok_s_per_user"]))
+
+
+def _most(wanted: Goal) -> str:
+    """What the objective throughput counts: all tokens of the GPUs that are there, or a GPU's."""
+    return "throughput_tok_s" if wanted.total_gpus else "tok_s_per_gpu"
 
 
 def _cost(row: Row, wanted: Goal) -> float:
@@ -302,5 +322,6 @@ def why_not(row: Row, chosen: Row, wanted: Goal) -> str:
             return f"no price for {row['gpu']}"
         return f"costs {row['usd_per_hour']:.2f} USD/h against {chosen['usd_per_hour']:.2f}"
     if wanted.objective == "throughput":
-        return f"{100 * (1 - row['tok_s_per_gpu'] / chosen['tok_s_per_gpu']):.0f} % fewer tokens a second and GPU"
+        fewer = 100 * (1 - row[_most(wanted)] / chosen[_most(wanted)])
+        return f"{fewer:.0f} % fewer tokens a second{'' if wanted.total_gpus else ' and GPU'}"
     return f"as many GPUs, but {row['tok_s_per_user']:.0f} tokens a second and user against {chosen['tok_s_per_user']:.0f}"

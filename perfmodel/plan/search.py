@@ -25,7 +25,7 @@ from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.spread import QUANTITIES, factors
 from perfmodel.plan.step import CalibrationLike
 
-BATCHES = tuple(sorted({round(2 ** (i / 7)) for i in range(78)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
+BATCHES = tuple(sorted({round(2 ** (i / 8)) for i in range(89)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
 DEFAULT_GPUS = 8  # of each kind, where neither a number of GPUs nor traffic is given
 MOST_GPUS = 1024  # of each kind, where only traffic bounds them
 REPLICAS_LOOKED_AT = 12  # counts of engines from the fewest that carry the traffic on
@@ -59,10 +59,10 @@ def plan(
 
     isl, osl: tokens in and out of a request. ttft_ms, tpot_ms: limits on the means; TPOT leaves out the first token. request_rate
     (requests/s) or concurrency: traffic of all engines together; with neither, engines are filled and the best has the most output tokens
-    a second and GPU. total_gpus: at most so many of one kind. objective: gpus (fewest), cost (cheapest), throughput (most tokens a second
-    and GPU); auto is cost where `prices` were given, else gpus where traffic is given, else throughput. quantization: None as published, a
-    name, a list, or "auto" (as published and fp8). prices: a file or {gpu: US dollars an hour}. max_engine_gpus: largest engine (default
-    one node, or twice the smallest that holds the model).
+    a second, of total_gpus where that is given, else of a GPU. total_gpus: at most so many of one kind. objective: gpus (fewest), cost
+    (cheapest), throughput; auto is cost where `prices` were given, else gpus where traffic is given, else throughput. quantization: None
+    as published, a name, a list, or "auto" (as published and fp8). prices: a file or {gpu: US dollars an hour}. max_engine_gpus: largest
+    engine (default one node, or what the model needs).
 
     Returns a Plan; its `best` is None where no deployment meets the goal. Raises InputError for values that cannot be and NoAnswerError
     where the model fits on none of the GPUs.

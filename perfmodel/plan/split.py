@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from perfmodel.hw.node import node
 from perfmodel.plan.candidates import Candidate
 from perfmodel.plan.goal import Goal
 from perfmodel.plan.handover import hand_over_s
@@ -33,13 +34,15 @@ def split_rows(
 def _group(group: Engines, wanted: Goal, cost: Mapping[str, Price], stack: str) -> Iterator[dict[str, Any]]:
     fast = sorted(group, key=lambda pair: pair[1].prefill_s * pair[0].parallel.gpus)[:PREFILL_ENGINES]
     limit = wanted.total_gpus or (4 * max(e.parallel.gpus for e, _ in group))
+    host = node("auto", group[0][0].gpu)
+    host_gpus = None if host.nic_bytes_per_s > 0 else host.gpus
     for prefill, prompt in fast:
         for decode, curve in group:
             if not can_hand_over(prefill, decode, stack):
                 continue
             handed_s = hand_over_s(prefill.model, wanted.isl, prefill.parallel, decode.parallel, prefill.ledger.kv_dtype, prefill.gpu)
             for i in range(len(curve.concurrency)):
-                row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, limit)
+                row = _row(prefill, prompt, decode, curve, i, handed_s, wanted, cost, limit, host_gpus)
                 if row is not None:
                     yield row
 
@@ -61,13 +64,14 @@ def _row(
     wanted: Goal,
     cost: Mapping[str, Price],
     limit: int,
+    host_gpus: int | None,
 ) -> dict[str, Any] | None:
     from perfmodel.plan.search import finish
 
     b, tpot = float(curve.concurrency[i]), float(curve.decode_s[i])
     made = b / (tpot * max(wanted.osl - 1, 1))  # requests a second of one decode engine
     taken = PREFILL_BUSY / prompt.prefill_s
-    counts = _counts(wanted, made, taken, b, prefill.parallel.gpus, decode.parallel.gpus, limit)
+    counts = _counts(wanted, made, taken, b, prefill.parallel.gpus, decode.parallel.gpus, limit, host_gpus)
     if counts is None:
         return None
     x, y, replicas = counts
@@ -114,25 +118,41 @@ def _row(
 
 
 def _counts(
-    wanted: Goal, made: float, taken: float, b: float, prefill_gpus: int, decode_gpus: int, limit: int
+    wanted: Goal, made: float, taken: float, b: float, prefill_gpus: int, decode_gpus: int, limit: int, host_gpus: int | None
 ) -> tuple[int, int, int] | None:
-    """(prefill engines, decode engines, groups): fixed by the traffic, else the group of up to MOST_EACH a side that wastes least."""
-    if wanted.request_rate is not None or wanted.concurrency is not None:
-        y = math.ceil(wanted.request_rate / made) if wanted.request_rate is not None else math.ceil((wanted.concurrency or 1) / b)
-        rate = wanted.request_rate if wanted.request_rate is not None else made * y
-        x = math.ceil(rate / taken)
-        return (x, y, 1) if wanted.total_gpus is None or x * prefill_gpus + y * decode_gpus <= wanted.total_gpus else None
+    """(prefill engines, decode engines, groups): pools as large as the traffic needs, else groups that waste least.
+
+    made, taken: requests a second of a decode and a prefill engine; host_gpus: of a host without a network, which no group can leave.
+    """
+    per_group = min(limit, host_gpus or limit)
+    if wanted.request_rate is None and wanted.concurrency is None:
+        found = _group_of(made, taken, prefill_gpus, decode_gpus, per_group)
+        if found is None:
+            return None
+        return *found, max(1, limit // (found[0] * prefill_gpus + found[1] * decode_gpus)) if wanted.total_gpus else 1
+    rate = wanted.request_rate if wanted.request_rate is not None else (wanted.concurrency or 1) / b * made
+    if host_gpus is None:
+        x, y, groups = math.ceil(rate / taken), math.ceil(rate / made), 1
+    else:
+        found = _group_of(made, taken, prefill_gpus, decode_gpus, per_group)
+        if found is None:
+            return None
+        x, y = found
+        groups = math.ceil(rate / min(made * y, taken * x))
+    fits = wanted.total_gpus is None or groups * (x * prefill_gpus + y * decode_gpus) <= wanted.total_gpus
+    return (x, y, groups) if fits else None
+
+
+def _group_of(made: float, taken: float, prefill_gpus: int, decode_gpus: int, limit: int) -> tuple[int, int] | None:
+    """Prefill and decode engines, up to MOST_EACH a side and `limit` GPUs, with the most requests a second and GPU."""
     best: tuple[float, int, int] | None = None
     for y in range(1, MOST_EACH + 1):
-        x = max(1, math.ceil(y * made / taken))
-        for count in {x, max(1, x - 1)}:
-            unit = count * prefill_gpus + y * decode_gpus
-            if unit > limit or count > MOST_EACH:
+        even = max(1, math.ceil(y * made / taken))
+        for x in dict.fromkeys((even, max(1, even - 1))):
+            unit = x * prefill_gpus + y * decode_gpus
+            if unit > limit or x > MOST_EACH:
                 continue
-            worth = min(made * y, taken * count) / unit
+            worth = min(made * y, taken * x) / unit
             if best is None or worth > best[0]:
-                best = (worth, count, y)
-    if best is None:
-        return None
-    _, x, y = best
-    return x, y, max(1, limit // (x * prefill_gpus + y * decode_gpus)) if wanted.total_gpus else 1
+                best = (worth, x, y)
+    return best[1:] if best else None

@@ -58,6 +58,11 @@ def test_best_meets_every_limit_and_is_preferred(rated):
     assert {row["gpu"] for row in rated.runners_up} | {best["gpu"]} == {"h100_sxm", "l20"}
 
 
+def test_safe_meets_the_limits_at_the_end_of_the_interval(rated):
+    safe = rated.safe
+    assert safe["ttft_high_ms"] <= 1000 and safe["tpot_high_ms"] <= 30 and safe["gpus"] >= rated.best["gpus"]
+
+
 def test_every_row_is_consistent(rated, filled):
     for found in (rated, filled):
         frame = found.frame

@@ -13,7 +13,7 @@ from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.ops.check import size
 from perfmodel.plan.deployment import Deployment
-from perfmodel.plan.estimate import ENOUGH, FEWEST, ROUNDS, Spread, spread_of
+from perfmodel.plan.estimate import ENOUGH, FEWEST, ROUNDS, Spread, cache_tokens, spread_of
 from perfmodel.plan.handover import hand_over_s
 from perfmodel.plan.memory import MemoryLedger, memory_ledger
 from perfmodel.plan.model import load_model
@@ -177,9 +177,10 @@ def _pooled(side: _Side, at: Floats, isl: Any, osl: Any, front_s: float, delay_s
     traces = []
     for engine in range(min(count, len(at))):
         mine = order[engine::count]
+        held = cache_tokens(side.ledger, float(np.mean(isl + osl)))
         trace = simulate(
-            side.step, rules, isl[mine], osl[mine], kv_tokens=float(side.ledger.kv_tokens * p.dp), arrival_s=at[mine], front_s=front_s,
-            delay_s=delay_s, cached_share=cached,
+            side.step, rules, isl[mine], osl[mine], kv_tokens=held, arrival_s=at[mine], front_s=front_s, delay_s=delay_s,
+            cached_share=cached,
         )  # fmt: skip
         arrival[mine], first[mine], finish[mine] = trace.arrival_s, trace.first_token_s, trace.finish_s
         traces.append(trace)

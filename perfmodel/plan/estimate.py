@@ -19,7 +19,7 @@ from perfmodel.hw.node import node
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
 from perfmodel.plan.deployment import Deployment
-from perfmodel.plan.memory import MemoryLedger, memory_ledger
+from perfmodel.plan.memory import MemoryLedger, kv_bytes_per_request, memory_ledger
 from perfmodel.plan.model import OPERATOR_DTYPE, ModelSpec, load_model
 from perfmodel.plan.operators import weight_dtype
 from perfmodel.plan.overhead import Overhead, overhead
@@ -162,13 +162,19 @@ def estimate(
     at = arrivals(rate / copies, count, rng) if rate is not None else None
     if arrival_times_s is not None:
         at = arrival_trace(arrival_times_s)[::copies]
-        tokens_in, tokens_out = tokens_in[: len(at)], tokens_out[: len(at)]
+        tokens_in, tokens_out = tokens_in[::copies], tokens_out[::copies]
     step = ServingStep(table, host)
     trace = simulate(
-        step, scheduler, tokens_in, tokens_out, kv_tokens=float(ledger.kv_tokens * shape.dp), arrival_s=at, front_s=host.request_s,
+        step, scheduler, tokens_in, tokens_out, kv_tokens=cache_tokens(ledger, isl_mean + osl_mean), arrival_s=at, front_s=host.request_s,
         delay_s=host.delay_s, concurrency=mine, cached_share=hit, tokens_per_step=accepted,
     )  # fmt: skip
     return _answer(trace, step, ledger, isl_mean * (1.0 - hit), isl_mean, osl_mean, copies, in_flight, rate)
+
+
+def cache_tokens(ledger: MemoryLedger, context: float) -> float:
+    """Tokens that the engine's pools hold, all replicas together, of requests of `context` tokens: windows and states keep less of each."""
+    each = float(kv_bytes_per_request(ledger.model, context, ledger.parallel, ledger.kv_dtype, ledger.chunk_tokens))
+    return ledger.kv_bytes / each * context * ledger.parallel.dp
 
 
 def _nodes(gpu: GpuSpec, gpus: int) -> int:

@@ -232,6 +232,16 @@ def test_separate_engines_of_a_dense_model_share_the_load():
     assert two.throughput_tok_s == pytest.approx(2 * one.throughput_tok_s, rel=0.02)
 
 
+def test_a_trace_of_arrivals_and_lengths_is_followed():
+    trace = {"isl": [100, 4000, 100], "osl": [10, 20, 30], "arrival_times_s": [5.0, 15.0, 25.0]}
+    found = pm.estimate("Llama-3.1-8B", "h100_sxm", **trace)
+    assert found.e2e.p99 == pytest.approx(max(found.e2e.p50, found.e2e.p99))
+    alone = pm.estimate("Llama-3.1-8B", "h100_sxm", isl=4000, osl=20, arrival_times_s=[0.0])
+    assert found.ttft.p99 == pytest.approx(alone.ttft_ms, rel=0.05)
+    halves = pm.estimate("Llama-3.1-8B", "h100_sxm", data_parallel_size=2, isl=[100, 4000], osl=10, arrival_times_s=[0.0, 0.0, 9.0, 9.0])
+    assert halves.ttft_ms < 0.5 * alone.ttft_ms  # the first engine has the short prompts
+
+
 def test_a_rate_that_outruns_the_engine_is_said():
     found = pm.estimate("Llama-3.1-70B", "h100_sxm", tensor_parallel_size=4, isl=4000, osl=500, request_rate=50, requests=400)
     assert any("outrun" in note for note in found.notes)

@@ -34,6 +34,22 @@ _HOME = {
     "calibrate_table": "perfmodel.calibrate",
     "Calibration": "perfmodel.learn.calibration",
     "load_calibration": "perfmodel.learn.calibration",
+    "load_model": "perfmodel.plan.model",
+    "models": "perfmodel.plan.catalogue",
+    "plan": "perfmodel.plan.search",
+    "Plan": "perfmodel.plan.result",
+    "estimate": "perfmodel.plan.estimate",
+    "ServingEstimate": "perfmodel.plan.estimate",
+    "Lognormal": "perfmodel.plan.traffic",
+    "Pool": "perfmodel.plan.disagg",
+    "Parallel": "perfmodel.plan.parallel",
+    "estimate_split": "perfmodel.plan.disagg",
+    "max_concurrency": "perfmodel.plan.capacity",
+    "gpus_for": "perfmodel.plan.capacity",
+    "compare": "perfmodel.plan.capacity",
+    "sensitivity": "perfmodel.plan.capacity",
+    "what_binds": "perfmodel.plan.capacity",
+    "memory_ledger": "perfmodel.plan.memory",
     "PerfModelError": "perfmodel.errors",
     "InputError": "perfmodel.errors",
     "NoAnswerError": "perfmodel.errors",
@@ -46,6 +62,14 @@ if TYPE_CHECKING:
     from perfmodel.hw import gpu, gpus
     from perfmodel.learn.calibration import Calibration, load_calibration
     from perfmodel.ops import MLA, Attention, Collective, Gemm, MemoryBound, MoE
+    from perfmodel.plan.capacity import compare, gpus_for, max_concurrency, sensitivity, what_binds
+    from perfmodel.plan.catalogue import models
+    from perfmodel.plan.disagg import Pool, estimate_split
+    from perfmodel.plan.estimate import ServingEstimate, estimate
+    from perfmodel.plan.memory import memory_ledger
+    from perfmodel.plan.model import load_model
+    from perfmodel.plan.result import Plan
+    from perfmodel.plan.search import plan
     from perfmodel.predict import predict, predict_table
     from perfmodel.prediction import Prediction
     from perfmodel.tune import Ranking, prune, rank, tune

@@ -103,6 +103,19 @@ def read_frame(path: Path) -> Any:
     return frame
 
 
+def number(text: str | None) -> Any:
+    """A whole number exactly, another one as float; anything else stays text, for the library to judge. None stays None."""
+    if text is None:
+        return None
+    found = _number(text)
+    if isinstance(found, int):
+        return found
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _number(text: str) -> int | str:
     """A whole number exactly; anything else stays text, for the library to judge."""
     try:

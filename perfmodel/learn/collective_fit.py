@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
 
 from perfmodel.analytic.constants import Constant, constant_values, physics
 from perfmodel.errors import InputError
@@ -88,6 +87,8 @@ def fit_constants(tables: Sequence[Rows], prior: Mapping[str, float] | None = No
     Robust least squares (soft-l1) over log constants: the log error of each row, plus a Gaussian prior on each log constant. A
     constant that no row depends on keeps its prior.
     """
+    from scipy.optimize import least_squares  # here, so that predicting does not wait two seconds for it
+
     known = free_constants()
     base = constant_values(LAW, prior)
     plain = [t.errors(base) for t in tables]

@@ -64,3 +64,12 @@ def test_installed_wheel_answers_as_the_checkout_does(installed: Path, tmp_path:
     assert [row["name"] for row in output([str(installed / "perfmodel"), "gpus", "--json"], tmp_path)] == pm.gpus()
     here = output([sys.executable, "-m", "perfmodel.cli.main", *RANK], ROOT)
     assert output([str(installed / "perfmodel"), *RANK], tmp_path) == here and here["configs"]
+
+
+def test_installed_wheel_plans(installed: Path, tmp_path: Path) -> None:
+    command = ["memory", "--gpu", "l20", "--model", "Qwen3-32B", "--tp", "4", "--json"]
+    assert output([str(installed / "perfmodel"), *command], tmp_path) == output(
+        [sys.executable, "-m", "perfmodel.cli.main", *command], ROOT
+    )
+    ask = "plan --model Qwen3-8B --gpus h100_sxm --isl 1000 --osl 200 --request-rate 2 --json"
+    assert output([str(installed / "perfmodel"), *ask.split()], tmp_path)["best"]["meets"]

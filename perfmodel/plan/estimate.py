@@ -1,0 +1,301 @@
+"""pm.estimate: how one deployment serves given traffic: latency with percentiles, throughput, memory, what binds, how sure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.analytic.constants import constant_values
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.hw.node import node
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.ops.check import size
+from perfmodel.plan.deployment import Deployment
+from perfmodel.plan.memory import MemoryLedger, kv_bytes_per_request, memory_ledger
+from perfmodel.plan.model import OPERATOR_DTYPE, ModelSpec, load_model
+from perfmodel.plan.operators import weight_dtype
+from perfmodel.plan.overhead import Overhead, overhead
+from perfmodel.plan.scheduler import default_scheduler
+from perfmodel.plan.serving_step import ServingStep
+from perfmodel.plan.simulate import Trace, simulate
+from perfmodel.plan.spread import QUANTITIES, factors
+from perfmodel.plan.step import CalibrationLike
+from perfmodel.plan.step_table import StepTable, build_tables
+from perfmodel.plan.traffic import MOST_REQUESTS, arrival_trace, arrivals, lengths, mean_length, number
+
+Floats = npt.NDArray[np.float64]
+ROUNDS = 10  # requests a client slot makes, as public benchmarks do: their start, when all come at once, is in the mean
+FEWEST, ENOUGH = 64, 2000  # requests of one simulation
+Z80 = 1.2816
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Distribution over requests (or, for gaps, over tokens), milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServingEstimate:
+    """How a deployment serves the traffic asked about.
+
+    ttft_ms: time to first token, mean, the client's queueing included; tpot_ms: time per output token after the first, mean; itl, ttft,
+    tpot, e2e: distributions in ms; throughput_tok_s: output tokens a second of the whole deployment; user_tok_s: of one request.
+    low and high: factors that bound tpot and throughput at 80 % (ttft: its own). terms and prefill_terms: ms of a decode step and of one
+    prompt, by operator group. bound: the largest term of whichever takes most of the time. tier: the weakest of the operators' tiers;
+    in_domain: share of the time within what they were fitted on.
+    """
+
+    ttft_ms: float
+    tpot_ms: float
+    throughput_tok_s: float
+    requests_per_s: float
+    user_tok_s: float
+    itl_ms: float
+    ttft: Spread
+    tpot: Spread
+    itl: Spread
+    e2e: Spread
+    intervals: Mapping[str, tuple[float, float]]
+    terms: Mapping[str, float]
+    prefill_terms: Mapping[str, float]
+    bound: str
+    tier: str
+    in_domain: float
+    memory: MemoryLedger = field(repr=False)
+    gpus: int
+    concurrency: float
+    queued: float
+    preemptions: int
+    notes: tuple[str, ...]
+
+    @property
+    def throughput_per_gpu(self) -> float:
+        """Output tokens a second and GPU."""
+        return self.throughput_tok_s / self.gpus
+
+
+def estimate(
+    model: str | ModelSpec | Mapping[str, Any] | Path,
+    gpu: str | GpuSpec,
+    *,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    expert_parallel_size: int = 1,
+    data_parallel_size: int = 1,
+    isl: Any,
+    osl: Any,
+    concurrency: int | None = None,
+    request_rate: float | None = None,
+    arrival_times_s: Sequence[float] | None = None,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
+    stack: str = "vllm",
+    framework_version: str = "",
+    calibration: CalibrationLike = "auto",
+    max_num_batched_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    memory_fraction: float | None = None,
+    prefix_cache_hit_rate: float = 0.0,
+    accepted_tokens_per_step: float = 1.0,
+    requests: int | None = None,
+    topology: str = "auto",
+    host: Overhead | None = None,
+    seed: int = 0,
+) -> ServingEstimate:
+    """Estimate how `model` on `gpu` serves prompts of `isl` and answers of `osl` tokens (numbers, Lognormal, or a trace of lengths).
+
+    Traffic is one of: `concurrency` requests always in flight, Poisson arrivals at `request_rate` a second, or `arrival_times_s`.
+    data_parallel_size: attention replicas that share their experts; for a model without experts, separate engines.
+    prefix_cache_hit_rate: share of each prompt already in the cache. accepted_tokens_per_step: mean tokens a decode step adds with
+    speculative decoding (the draft's own time is not counted). host: overheads of your own. Raises InputError for impossible input,
+    NoAnswerError where the model or one request does not fit.
+    """
+    card = find_gpu(gpu)
+    spec = load_model(model, quantization)
+    isl_mean, osl_mean = mean_length("isl", isl), mean_length("osl", osl)
+    if sum(given is not None for given in (concurrency, request_rate, arrival_times_s)) != 1:
+        raise InputError("which traffic? give one of concurrency, request_rate and arrival_times_s")
+    hit = number("prefix_cache_hit_rate", prefix_cache_hit_rate, low=0.0, high=1.0)
+    accepted = number("accepted_tokens_per_step", accepted_tokens_per_step, low=1.0, high=64.0)
+    in_flight = None if concurrency is None else size("concurrency", concurrency, high=MOST_REQUESTS)
+    rate = None if request_rate is None else number("request_rate", request_rate, low=0.0, high=1e6, above=True)
+    moe = any(layer.mlp == "moe" for layer in spec.layers)
+    copies = 1 if moe else size("data_parallel_size", data_parallel_size, high=4096)
+    dp = data_parallel_size if moe else 1
+    ledger = memory_ledger(
+        spec, card, tensor_parallel_size=tensor_parallel_size, pipeline_parallel_size=pipeline_parallel_size,
+        expert_parallel_size=expert_parallel_size, data_parallel_size=dp, kv_cache_dtype=kv_cache_dtype, stack=stack,
+        memory_fraction=memory_fraction, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs,
+    )  # fmt: skip
+    shape = ledger.parallel
+    deployment = Deployment(
+        model=spec, gpu=card, tp=shape.tp, pp=shape.pp, ep=shape.ep, dp=shape.dp, nodes=_nodes(card, shape.gpus), stack=stack,
+        version=framework_version, dtype=spec.activation_dtype if spec.activation_dtype == "fp16" else "bf16",
+        kv_dtype=ledger.kv_dtype, topology=topology,
+    )  # fmt: skip
+    if not ledger.fits:
+        raise NoAnswerError(
+            f"{spec.name} does not fit on {shape.gpus} x {card.name}: weights take {ledger.weights_bytes / 1e9:.1f} GB of each GPU; "
+            "raise tensor_parallel_size or quantise"
+        )
+    table = build_tables([deployment], calibration)[0]
+    host = host or overhead(deployment.stack, framework_version)
+    scheduler = default_scheduler(deployment.stack, card).limited(max_num_batched_tokens, max_num_seqs).times(shape.dp)
+    mine = max(math.ceil(in_flight / copies), 1) if in_flight is not None else None
+    count = _count(requests, mine, arrival_times_s)
+    rng = np.random.default_rng(seed)
+    spread = constant_values("serving")["length_spread"] if scheduler.mixed and mine is not None else 0.0
+    tokens_in, tokens_out = lengths("isl", isl, count, spread, rng), lengths("osl", osl, count, spread, rng)
+    at = arrivals(rate / copies, count, rng) if rate is not None else None
+    if arrival_times_s is not None:
+        at = arrival_trace(arrival_times_s)[::copies]
+        tokens_in, tokens_out = tokens_in[::copies], tokens_out[::copies]
+    step = ServingStep(table, host)
+    trace = simulate(
+        step, scheduler, tokens_in, tokens_out, kv_tokens=cache_tokens(ledger, isl_mean + osl_mean), arrival_s=at, front_s=host.request_s,
+        delay_s=host.delay_s, concurrency=mine, cached_share=hit, tokens_per_step=accepted,
+    )  # fmt: skip
+    return _answer(trace, step, ledger, isl_mean * (1.0 - hit), isl_mean, osl_mean, copies, in_flight, rate)
+
+
+def cache_tokens(ledger: MemoryLedger, context: float) -> float:
+    """Tokens that the engine's pools hold, all replicas together, of requests of `context` tokens: windows and states keep less of each."""
+    each = float(kv_bytes_per_request(ledger.model, context, ledger.parallel, ledger.kv_dtype, ledger.chunk_tokens))
+    return ledger.kv_bytes / each * context * ledger.parallel.dp
+
+
+def _nodes(gpu: GpuSpec, gpus: int) -> int:
+    return max(math.ceil(gpus / node("auto", gpu).gpus), 1)
+
+
+def _count(requests: int | None, in_flight: int | None, times: Sequence[float] | None) -> int:
+    """Requests to simulate: as said, as the trace holds, or ROUNDS for each one in flight within what a second allows."""
+    if requests is not None:
+        return size("requests", requests, high=MOST_REQUESTS)
+    if times is not None:
+        return len(times)
+    if in_flight is None:
+        return ENOUGH
+    return max(FEWEST, min(ROUNDS * in_flight, max(ENOUGH, 3 * in_flight)))
+
+
+def _answer(
+    trace: Trace,
+    step: ServingStep,
+    ledger: MemoryLedger,
+    new_tokens: float,
+    isl: float,
+    osl: float,
+    copies: int,
+    in_flight: int | None,
+    rate: float | None,
+) -> ServingEstimate:
+    ttft, tpot, e2e = (spread_of(x * 1e3) for x in (trace.ttft_s, trace.tpot_s, trace.e2e_s))
+    itl = _weighted(trace.gaps_s * 1e3, trace.gap_tokens)
+    span = float(np.max(trace.finish_s) - np.min(trace.arrival_s))
+    mean_running = float(np.sum(trace.e2e_s) / span)
+    if in_flight is not None and len(trace.isl) > in_flight:  # steady state of a closed loop: Little's law without its start and end
+        per_s = in_flight / float(np.mean(trace.e2e_s))
+    else:
+        per_s = copies * len(trace.isl) / span
+    notes = []
+    d = step.table.deployment
+    if wide := sorted({t for layer in d.model.layers for t in (layer.attention_dtype, layer.mlp_dtype) if _widened(t, d.gpu)}):
+        notes.append(f"{d.gpu.name} has no tensor cores for {', '.join(wide)}: weights are widened on the way in, as Marlin kernels do")
+    waited = float(np.mean(trace.ttft_s)) / max(float(np.mean(trace.e2e_s)), 1e-12)
+    if rate is not None and per_s < 0.97 * rate:
+        notes.append(
+            f"arrivals at {rate:g}/s outrun the engine: it finishes {per_s:.3g}/s and its queue grows, so latency has no steady value"
+        )
+    if waited > 0.5:
+        notes.append("requests spend most of their time waiting: the KV cache, the batch limit or the token budget binds")
+    if trace.preemptions:
+        notes.append(f"{trace.preemptions} preemptions: the KV cache is full at times")
+    running = max(round(float(np.sum(trace.finish_s - trace.first_token_s)) / span), 1)
+    terms = _ms(step, running, isl + osl / 2.0)
+    prefill = _prefill_ms(step.table, new_tokens)
+    in_prefill = sum(prefill.values()) * len(trace.isl) / 1e3 > 0.5 * trace.busy_s
+    return ServingEstimate(
+        ttft_ms=ttft.mean,
+        tpot_ms=tpot.mean,
+        throughput_tok_s=per_s * float(np.mean(trace.osl)),
+        requests_per_s=per_s,
+        user_tok_s=1e3 / tpot.mean if tpot.mean > 0 else math.nan,
+        itl_ms=itl.mean,
+        ttft=ttft,
+        tpot=tpot,
+        itl=itl,
+        e2e=e2e,
+        intervals=_intervals(step.table, running, isl + osl / 2.0, ttft.mean, tpot.mean, per_s * float(np.mean(trace.osl))),
+        terms=terms,
+        prefill_terms=prefill,
+        bound=max((prefill if in_prefill else terms).items(), key=lambda item: item[1])[0],
+        tier=step.table.tier,
+        in_domain=step.table.inside(running, isl + osl / 2.0),
+        memory=ledger,
+        gpus=d.gpus * copies,
+        concurrency=float(in_flight) if in_flight is not None else mean_running * copies,
+        queued=waited,
+        preemptions=trace.preemptions,
+        notes=tuple(notes),
+    )
+
+
+def _widened(name: str, gpu: GpuSpec) -> bool:
+    """Whether weights of this type are stored narrower than the GPU can multiply."""
+    return parse_dtype(OPERATOR_DTYPE.get(name) or name).name != weight_dtype(name, gpu)
+
+
+def _ms(step: ServingStep, sequences: int, kv_len: float) -> dict[str, float]:
+    """Terms of a decode step, ms, largest first; the host's part is its own term."""
+    found = step.table.terms_s(sequences, kv_len)
+    found["host"] = step.host.step_s + step.host.sequence_s * sequences
+    return {name: value * 1e3 for name, value in sorted(found.items(), key=lambda item: -item[1])}
+
+
+def _prefill_ms(table: StepTable, tokens: float) -> dict[str, float]:
+    found = table.prompt_terms_s(tokens)
+    return {name: value * 1e3 for name, value in sorted(found.items(), key=lambda item: -item[1])}
+
+
+def _intervals(
+    table: StepTable, sequences: int, kv_len: float, ttft_ms: float, tpot_ms: float, throughput: float
+) -> dict[str, tuple[float, float]]:
+    """80 % intervals: the operators' width at this batch, and what served runs leave unexplained, in quadrature (of logarithms)."""
+    width = table.width(sequences, kv_len)
+    out = {}
+    for name, value in zip(QUANTITIES, (ttft_ms, tpot_ms, throughput), strict=True):
+        down, up = factors(name, *width)
+        out[name] = (value / down, value * up)
+    return out
+
+
+def spread_of(values: Floats) -> Spread:
+    """Mean and percentiles, NaN left out."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return Spread(math.nan, math.nan, math.nan, math.nan)
+    return Spread(float(np.mean(known)), *(float(q) for q in np.quantile(known, (0.5, 0.9, 0.99))))
+
+
+def _weighted(values: Floats, weights: Floats) -> Spread:
+    """Spread of values that each count `weights` times."""
+    if not len(values):
+        return Spread(math.nan, math.nan, math.nan, math.nan)
+    order = np.argsort(values)
+    share = np.cumsum(weights[order]) / np.sum(weights)
+    at = np.minimum(np.searchsorted(share, (0.5, 0.9, 0.99)), len(values) - 1)
+    return Spread(float(np.average(values, weights=weights)), *(float(v) for v in values[order][at]))

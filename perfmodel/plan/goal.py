@@ -1,0 +1,84 @@
+"""What a plan must reach: traffic, limits on latency, GPUs and money; checked once, in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfmodel.errors import InputError
+from perfmodel.ops.check import size
+from perfmodel.plan.prices import Price
+
+OBJECTIVES = ("auto", "gpus", "cost", "throughput")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Traffic and limits. TTFT and TPOT are means; TPOT leaves out the first token.
+
+    request_rate: requests a second of all engines together (Poisson); concurrency: requests in flight of all engines together; with
+    neither, every engine is filled. total_gpus bounds the GPUs of one kind; budget_usd_per_hour needs a price.
+    """
+
+    isl: int
+    osl: int
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    request_rate: float | None = None
+    concurrency: int | None = None
+    total_gpus: int | None = None
+    budget_usd_per_hour: float | None = None
+    objective: str = "auto"
+
+    def misses(self, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
+        """Each limit on latency and by which factor it is used: over 1 is missed."""
+        pairs = (("ttft", ttft_ms, self.ttft_ms), ("tpot", tpot_ms, self.tpot_ms))
+        return {name: value / limit for name, value, limit in pairs if limit is not None}
+
+
+def goal(
+    isl: object,
+    osl: object,
+    *,
+    ttft_ms: object = None,
+    tpot_ms: object = None,
+    request_rate: object = None,
+    concurrency: object = None,
+    total_gpus: object = None,
+    budget_usd_per_hour: object = None,
+    objective: str = "auto",
+    prices: Mapping[str, Price] | None = None,
+) -> Goal:
+    """Check every value; raises InputError naming the first that cannot be."""
+    if request_rate is not None and concurrency is not None:
+        raise InputError("request_rate and concurrency: give one; a rate makes its own concurrency, and the other way round")
+    if objective not in OBJECTIVES:
+        raise InputError(f"objective {objective!r}: use one of {', '.join(OBJECTIVES)}")
+    if (budget_usd_per_hour is not None or objective == "cost") and not prices:
+        raise InputError(
+            "a budget or the objective cost needs prices: none of these GPUs has one; write them in prices.toml or pass prices="
+        )
+    return Goal(
+        size("isl", isl, high=10**8),
+        size("osl", osl, high=10**8),
+        _positive("ttft_ms", ttft_ms),
+        _positive("tpot_ms", tpot_ms),
+        _positive("request_rate", request_rate),
+        None if concurrency is None else size("concurrency", concurrency, high=10**7),
+        None if total_gpus is None else size("total_gpus", total_gpus, high=10**5),
+        _positive("budget_usd_per_hour", budget_usd_per_hour),
+        objective,
+    )
+
+
+def _positive(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not (math.isfinite(number) and 0 < number <= 1e12):
+        raise InputError(f"{name} must be a positive number, got {value!r}")
+    return number

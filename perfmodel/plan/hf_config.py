@@ -1,0 +1,305 @@
+"""From a Hugging Face config.json to a ModelSpec. Every field that is missing or impossible is one line that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from perfmodel.errors import InputError
+from perfmodel.ops.check import size
+from perfmodel.plan.families import FAMILIES, FIELDS, SAME_AS, Family, Flag
+from perfmodel.plan.model import LayerSpec, ModelSpec
+from perfmodel.plan.quantisation import Quantisation, common, from_config, from_name
+
+Config = Mapping[str, Any]
+_DTYPES = {"float16": "fp16", "torch.float16": "fp16", "half": "fp16"}
+_SLIDING = ("sliding_attention", "chunked_attention")
+
+
+def parse_config(
+    config: Config, name: str, *, quantization: str | None = None, assume_dense: bool = False, where: str = "config.json"
+) -> ModelSpec:
+    """Read one config. `where` names it in errors. Raises InputError for an unknown architecture unless `assume_dense`."""
+    text, model_type = _language_part(config)
+    model_type = SAME_AS.get(model_type, model_type)
+    family = FAMILIES.get(model_type)
+    if family is None:
+        if not assume_dense:
+            raise InputError(
+                f"{where}: model_type = {model_type!r} is not a known architecture: known are {', '.join(sorted(FAMILIES))}; "
+                "assume_dense (--assume-dense) reads it as a plain dense transformer"
+            )
+        if _first(text, FIELDS["num_experts"]) or "kv_lora_rank" in text:
+            raise InputError(f"{where}: model_type = {model_type!r} has experts or latent attention: it cannot be read as dense")
+        family = Family()
+    text = {**family.defaults, **{key: value for key, value in text.items() if value is not None}}
+    fields = _Fields(text, where)
+    plain = "fp16" if _dtype(config, text) == "fp16" else "bf16"
+    recipe = from_name(quantization) if quantization else from_config(_quantization(config, text), plain)
+    hidden, count = fields.number("hidden"), fields.number("layers", high=2000)
+    layers, order, kept = _layers(fields, family, hidden, count, recipe, plain)
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", family.tied))
+    quantised = recipe.weight_dtype not in ("bf16", "fp16")
+    return ModelSpec(
+        name=name,
+        hidden=hidden,
+        vocab=fields.number("vocab"),
+        layers=layers,
+        order=order,
+        tied_embeddings=bool(tied),
+        max_context=fields.number("context", default=4096),
+        weight_dtype=recipe.weight_dtype,
+        activation_dtype=recipe.weight_dtype if not quantised else plain,
+        lm_head_dtype=recipe.weight_dtype if recipe.lm_head and not tied else plain,
+        group_size=recipe.group_size,
+        zero_points=recipe.zero_points,
+        other_params=_seeing_params(config.get("vision_config")),
+        unquantised=(*common(kept), *(() if recipe.lm_head else ("lm_head",)), "embedding", "router") if quantised else (),
+        model_type=model_type,
+    )
+
+
+def _language_part(config: Config) -> tuple[Config, str]:
+    """The language model's own config and architecture, inside multimodal wrappers."""
+    for key in ("text_config", "llm_config", "language_config"):
+        inner = config.get(key)
+        if isinstance(inner, Mapping) and inner:
+            kind = inner.get("model_type") or f"{config.get('model_type', '')}_text"
+            return inner, str(kind).lower()
+    return config, str(config.get("model_type", "")).lower()
+
+
+def _seeing_params(vision: Any) -> int:
+    """Parameters of a vision tower, from its config: attention 4 h^2 and an MLP of 2 h i a layer; 0 where it does not say."""
+    if not isinstance(vision, Mapping):
+        return 0
+    numbers = [_first(vision, names) for names in (("hidden_size", "embed_dim"), ("num_hidden_layers", "depth", "num_layers"))]
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers):
+        return 0
+    hidden, layers = numbers
+    inter = _first(vision, ("intermediate_size",)) or hidden * (_first(vision, ("mlp_ratio",)) or 4)
+    return int(layers * (4 * hidden**2 + 2 * hidden * inter))
+
+
+def _dtype(config: Config, text: Config) -> str:
+    value = next((c[k] for c in (text, config) for k in ("torch_dtype", "dtype") if c.get(k)), "bfloat16")
+    return _DTYPES.get(str(value), "bf16")
+
+
+def _quantization(config: Config, text: Config) -> Config | None:
+    found = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
+    return found if isinstance(found, Mapping) else None
+
+
+class _Fields:
+    """Numbers of a config under the names that configs give them."""
+
+    def __init__(self, config: Config, where: str) -> None:
+        self.config, self.where = config, where
+
+    def number(self, field: str, *, default: int | None = None, low: int = 1, high: int = 2**31 - 1) -> int:
+        return self.of(FIELDS.get(field, (field,)), default=default, low=low, high=high)
+
+    def of(self, names: Iterable[str], *, default: int | None = None, low: int = 1, high: int = 2**31 - 1) -> int:
+        names = tuple(names)
+        for key in names:
+            value = self.config.get(key)
+            if isinstance(value, list) and value:
+                if len(set(map(str, value))) > 1:
+                    raise InputError(f"{self.where}: {key} differs between layers, which this reader does not know")
+                value = value[0]
+            if value is not None:
+                return size(f"{self.where}: {key}", value, low=low, high=high)
+        if default is None:
+            raise InputError(f"{self.where}: field {names[0]} is missing: it must be a whole number of {low} or more")
+        return default
+
+    def flag(self, flag: Flag) -> bool:
+        return flag if isinstance(flag, bool) else bool(self.config.get(flag, False))
+
+
+def _first(config: Config, names: Iterable[str]) -> Any:
+    return next((config[n] for n in names if config.get(n)), None)
+
+
+def _layers(
+    fields: _Fields, family: Family, hidden: int, count: int, recipe: Quantisation, plain: str
+) -> tuple[tuple[LayerSpec, ...], tuple[int, ...], dict[str, list[bool]]]:
+    """The kinds of layer, which stands where, and which parts stay at 16 bits in each."""
+    windows, linear, moe = _windows(fields, family, count), _linear(fields, count), _sparse(fields, count)
+    attention = {kind: _attention(fields, family, hidden, kind) for kind in set(linear)}
+    mlp = {kind: _mlp(fields, family, kind) for kind in set(moe)}
+    kinds: list[dict[str, Any]] = []
+    order: list[int] = []
+    kept: dict[str, list[bool]] = {"attention": [], "mlp": [], "shared_expert": []}
+    for i in range(count):
+        base = f"model.layers.{i}"
+        block = "linear_attn" if linear[i] else "self_attn"
+        keeps = {
+            "attention": recipe.keeps(f"{base}.{block}.{'in_proj_qkvz' if linear[i] else 'o_proj'}"),
+            "mlp": recipe.keeps(*_mlp_modules(base, moe[i])),
+            "shared_expert": recipe.keeps(f"{base}.mlp.shared_experts.up_proj", f"{base}.mlp.shared_expert.up_proj"),
+        }
+        kept["attention"].append(keeps["attention"])
+        kept["mlp"].append(keeps["mlp"])
+        if mlp[moe[i]].get("shared_inter"):
+            kept["shared_expert"].append(keeps["shared_expert"])
+        kind = {
+            **attention[linear[i]],
+            **mlp[moe[i]],
+            "window": 0 if linear[i] else windows[i],
+            "norms": family.norms,
+            "attention_dtype": plain if keeps["attention"] else recipe.weight_dtype,
+            "mlp_dtype": plain if keeps["mlp"] else recipe.weight_dtype,
+            "shared_dtype": plain if keeps["shared_expert"] else recipe.weight_dtype,
+        }
+        if kind not in kinds:
+            kinds.append(kind)
+        order.append(kinds.index(kind))
+    return tuple(LayerSpec(count=order.count(i), **kind) for i, kind in enumerate(kinds)), tuple(order), kept
+
+
+def _mlp_modules(base: str, moe: bool) -> tuple[str, ...]:
+    if not moe:
+        return f"{base}.mlp.down_proj", f"{base}.feed_forward.down_proj"
+    return (
+        f"{base}.mlp.experts.0.down_proj",
+        f"{base}.mlp.experts",
+        f"{base}.block_sparse_moe.experts.0.w2",
+        f"{base}.feed_forward.experts.down_proj",
+    )
+
+
+def _attention(fields: _Fields, family: Family, hidden: int, linear: bool) -> dict[str, Any]:
+    config = fields.config
+    if linear:
+        names = ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim")
+        keys = ("linear_key_heads", "linear_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv")
+        return {"attention": "linear", **{key: fields.number(name) for key, name in zip(keys, names, strict=True)}}
+    heads = fields.number("q_heads")
+    if family.mla:
+        rank = config.get("q_lora_rank")
+        return {
+            "attention": "mla",
+            "q_heads": heads,
+            "kv_heads": heads,
+            "q_lora_rank": 0 if rank is None else fields.number("q_lora_rank"),
+            "kv_lora_rank": fields.number("kv_lora_rank"),
+            "qk_nope_head_dim": (nope := fields.number("qk_nope_head_dim")),
+            "qk_rope_head_dim": (rope := fields.number("qk_rope_head_dim")),
+            "head_dim": nope + rope,
+            "v_head_dim": fields.number("v_head_dim"),
+        }
+    kv_heads = fields.number("kv_heads", default=heads) if config.get("multi_query_attention", True) else heads
+    if heads % kv_heads:
+        raise InputError(f"{fields.where}: num_key_value_heads = {kv_heads} must divide num_attention_heads = {heads}")
+    default = hidden // heads if hidden % heads == 0 else None
+    if default is None and not _first(config, FIELDS["head_dim"]):
+        raise InputError(f"{fields.where}: num_attention_heads = {heads} must divide hidden_size = {hidden}, or head_dim must be given")
+    head_dim = fields.number("head_dim", default=default)
+    return {
+        "attention": "gqa",
+        "q_heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "v_head_dim": head_dim,
+        "qkv_bias": fields.flag(family.qkv_bias),
+        "o_bias": fields.flag(family.o_bias),
+        "qk_norm": fields.flag(family.qk_norm),
+        "output_gate": fields.flag(family.output_gate),
+    }
+
+
+def _mlp(fields: _Fields, family: Family, moe: bool) -> dict[str, Any]:
+    config = fields.config
+    same = {"gated": family.gated, "mlp_bias": fields.flag(family.mlp_bias)}
+    if not moe:
+        return {"mlp": "dense", "inter": fields.of((*family.dense_inter, *FIELDS["inter"])), **same}
+    inter = fields.of(family.moe_inter)
+    shared = 0
+    if family.shared_is_expert:
+        shared = inter
+    elif config.get("shared_expert_intermediate_size"):
+        shared = fields.number("shared_expert_intermediate_size")
+    else:
+        number = _first(config, ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"))
+        shared = inter * size(f"{fields.where}: n_shared_experts", number) if number else 0
+    experts, top_k = fields.number("num_experts"), fields.number("top_k")
+    if top_k > experts:
+        raise InputError(f"{fields.where}: num_experts_per_tok = {top_k} must be at most the number of experts, {experts}")
+    return {"mlp": "moe", "num_experts": experts, "top_k": top_k, "moe_inter": inter, "shared_inter": shared, **same}
+
+
+def _linear(fields: _Fields, count: int) -> list[bool]:
+    config = fields.config
+    kinds = _layer_types(fields, count)
+    if kinds:
+        return [kind == "linear_attention" for kind in kinds]
+    if config.get("full_attention_interval") and config.get("linear_num_value_heads"):
+        step = fields.number("full_attention_interval")
+        return [(i + 1) % step != 0 for i in range(count)]
+    return [False] * count
+
+
+def _layer_types(fields: _Fields, count: int) -> list[str]:
+    kinds = fields.config.get("layer_types")
+    if not kinds:
+        return []
+    known = ("full_attention", "linear_attention", *_SLIDING)
+    if len(kinds) != count:
+        raise InputError(f"{fields.where}: layer_types has {len(kinds)} entries for num_hidden_layers = {count}")
+    for kind in kinds:
+        if kind not in known:
+            raise InputError(f"{fields.where}: layer_types names {kind!r}: known are {', '.join(known)}")
+    return [str(kind) for kind in kinds]
+
+
+def _windows(fields: _Fields, family: Family, count: int) -> list[int]:
+    """Keys that each layer's queries see, 0: all."""
+    config = fields.config
+    field = "attention_chunk_size" if family.sliding == "chunked" else "sliding_window"
+    if not config.get(field) or config.get("use_sliding_window") is False:
+        return [0] * count
+    window = fields.number(field)
+    kinds = _layer_types(fields, count)
+    if kinds:
+        return [window if kind in _SLIDING else 0 for kind in kinds]
+    if family.sliding == "pattern":
+        step = fields.of(("sliding_window_pattern", "_sliding_window_pattern"), default=6)
+        slides = [(i + 1) % step != 0 for i in range(count)]
+    elif family.sliding == "chunked":
+        step = fields.number("no_rope_layer_interval", default=4)
+        slides = [(i + 1) % step != 0 for i in range(count)]
+    elif family.sliding == "even":
+        slides = [i % 2 == 0 for i in range(count)]
+    elif family.sliding == "late":
+        first = fields.number("max_window_layers", default=count, low=0)
+        slides = [i >= first for i in range(count)]
+    else:
+        slides = [family.sliding == "all"] * count
+    return [window if slide else 0 for slide in slides]
+
+
+def _sparse(fields: _Fields, count: int) -> list[bool]:
+    """Which layers have experts."""
+    config = fields.config
+    if not _first(config, FIELDS["num_experts"]):
+        return [False] * count
+    if kinds := config.get("mlp_layer_types"):
+        return [str(kind) == "sparse" for kind in kinds]
+    if listed := config.get("moe_layers"):
+        return [i in listed for i in range(count)]
+    if "interleave_moe_layer_step" in config:
+        step = fields.number("interleave_moe_layer_step")
+        return [(i + 1) % step == 0 for i in range(count)]
+    if "moe_layer_start_index" in config:
+        first, step = fields.of(("moe_layer_start_index",), low=0), fields.number("moe_layer_interval", default=1)
+        last = fields.number("moe_layer_end_index", default=count - 1, low=-1)
+        last = count - 1 if last < 0 else last
+        return [first <= i <= last and (i + 1) % step == 0 for i in range(count)]
+    first = fields.of(("first_k_dense_replace",), default=0, low=0)
+    step = fields.of(("decoder_sparse_step", "moe_layer_freq"), default=1)
+    dense = set(config.get("mlp_only_layers") or ())
+    if "decoder_sparse_step" in config:
+        return [i not in dense and (i + 1) % step == 0 for i in range(count)]
+    return [i >= first and i % step == 0 for i in range(count)]

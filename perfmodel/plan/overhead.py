@@ -1,0 +1,37 @@
+"""What the host costs: scheduling, launching and the front end, by serving stack. Constants: calibration/physics/serving.toml."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from perfmodel.analytic.constants import constant_values
+from perfmodel.library.collective_stacks import version_key
+
+US = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """Seconds of host work of one stack.
+
+    step_s: a step's scheduling, input preparation and output handling that the GPU waits for; sequence_s: the same for each running
+    sequence; eager_layer_s: launching one layer's kernels where no CUDA graph holds them (hidden while the GPU is slower); request_s:
+    front end (HTTP, tokeniser) of one request, which takes them one at a time; delay_s: the rest of the way to the engine and of the
+    first token back.
+    """
+
+    step_s: float
+    sequence_s: float
+    eager_layer_s: float
+    request_s: float
+    delay_s: float
+
+
+@functools.cache
+def overhead(stack: str, version: str = "") -> Overhead:
+    """The overheads of a stack; TensorRT-LLM before 1.0 runs a compiled engine from C++, later ones PyTorch from Python."""
+    engine = stack == "trtllm" and version_key(version) < (1,)
+    c = constant_values("serving")
+    names = ("step", "sequence", "eager_layer", "request", "delay")
+    return Overhead(*(c[f"{name}_us_{'trtllm_engine' if engine else stack}"] * US for name in names))

@@ -1,0 +1,89 @@
+"""Requests: lengths and arrivals, from numbers, distributions or a trace. The same seed gives the same requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.errors import InputError
+from perfmodel.ops.check import size
+
+Ints = npt.NDArray[np.intp]
+Floats = npt.NDArray[np.float64]
+MOST_TOKENS = 2**24
+MOST_REQUESTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Lengths of log-normal distribution: their mean in tokens, and the standard deviation over the mean."""
+
+    mean: float
+    cv: float
+
+    def __post_init__(self) -> None:
+        number("mean length", self.mean, low=1.0, high=MOST_TOKENS)
+        number("cv of a length", self.cv, low=0.0, high=10.0)
+
+
+Length = int | Lognormal | Sequence[int]
+
+
+def lengths(name: str, length: Any, count: int, spread: float, rng: np.random.Generator) -> Ints:
+    """`count` lengths in tokens: a number (give or take `spread` of it), a Lognormal, or a trace that is repeated as needed.
+
+    Raises InputError for lengths below 1.
+    """
+    if isinstance(length, Lognormal):
+        sigma = math.sqrt(math.log1p(length.cv**2))
+        drawn = rng.lognormal(math.log(length.mean) - sigma**2 / 2.0, sigma, count)
+        return np.clip(np.rint(drawn), 1, MOST_TOKENS).astype(np.intp)
+    if isinstance(length, Sequence | np.ndarray) and not isinstance(length, str):
+        if not len(length):
+            raise InputError(f"{name} is an empty trace: give one length a request")
+        trace = np.array([size(name, value, high=MOST_TOKENS) for value in length], dtype=np.intp)
+        return np.resize(trace, count)
+    whole = size(name, length, high=MOST_TOKENS)
+    if not spread:
+        return np.full(count, whole, dtype=np.intp)
+    return np.maximum(np.rint(whole * rng.uniform(1.0 - spread, 1.0 + spread, count)), 1).astype(np.intp)
+
+
+def mean_length(name: str, length: Any) -> float:
+    """Mean of a length as `lengths` takes it."""
+    if isinstance(length, Lognormal):
+        return length.mean
+    if isinstance(length, Sequence | np.ndarray) and not isinstance(length, str):
+        return float(np.mean(lengths(name, length, len(length), 0.0, np.random.default_rng(0))))
+    return float(size(name, length, high=MOST_TOKENS))
+
+
+def arrivals(request_rate: float, count: int, rng: np.random.Generator) -> Floats:
+    """Poisson arrivals, seconds."""
+    return np.asarray(np.cumsum(rng.exponential(1.0 / request_rate, count)), dtype=np.float64)
+
+
+def arrival_trace(times_s: Sequence[float]) -> Floats:
+    """Arrivals of a trace, from its first request on; raises InputError for times that fall or are no numbers."""
+    found = np.asarray(times_s, dtype=np.float64)
+    if found.ndim != 1 or not len(found) or not np.isfinite(found).all() or (np.diff(found) < 0).any():
+        raise InputError("arrivals must be a list of rising times in seconds, one a request")
+    return np.asarray(found - found[0])
+
+
+def number(name: str, value: object, *, low: float, high: float = math.inf, above: bool = False) -> float:
+    """A finite number from `low` (itself left out if `above`) to `high`; raises InputError naming it."""
+    try:
+        found = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        found = math.nan
+    if isinstance(value, bool) or not math.isfinite(found) or found < low or found > high or (above and found <= low):
+        words = f"over {low:g}" if above else f"{low:g} or more"
+        limit = f" and at most {high:g}" if math.isfinite(high) else ""
+        raise InputError(f"{name} must be a number {words}{limit}, got {value!r}")
+    return found

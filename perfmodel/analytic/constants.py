@@ -33,9 +33,7 @@ def physics(law: str) -> Mapping[str, Constant]:
     for other in found.pop(INCLUDE, []):
         shared |= physics(other)
     try:
-        return shared | {
-            name: Constant(float(e["value"]), float(e["low"]), float(e["high"]), str(e["source"])) for name, e in found.items()
-        }
+        own = {n: Constant(float(e["value"]), float(e["low"]), float(e["high"]), str(e["source"])) for n, e in found.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"calibration/physics/{law}.toml: {error}; reinstall perfmodel or restore the file") from None
     return shared | own

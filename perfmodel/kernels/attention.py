@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic import attention as law
-from perfmodel.analytic import tile
+from perfmodel.analytic import roofline, tile
 from perfmodel.analytic.occupancy import LIMITERS, blocks_per_sm
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, unknown_name
@@ -156,15 +156,16 @@ def visit(
     l2_per_cycle = gpu.l2_bytes_per_s / gpu.max_clock_hz
     port = tile.port_cycles(2.0 * block, active_sms, c["port_bytes_per_cycle"], l2_per_cycle)
     spill = 1.0 + facts.spill_bytes / 64.0 * c["spill_share_per_64_bytes"]
-    busy = (tile.smooth_max4(tensor, shared) + issue * c["issue_share"] + special * c["special_share"]) * spill
-    throughput = tile.smooth_max4(busy, port)
+    multiply, softmax, exponentials = tile.smooth_max4(tensor, shared), issue * c["issue_share"], special * c["special_share"]
+    busy = (multiply + softmax + exponentials) * spill
+    together = roofline.overlap(c["overlap_power"], multiply, softmax, exponentials) * spill
+    throughput = tile.smooth_max4(together, port)
 
     far, near = gpu.dram_latency_s * c["dram_latency_factor"], gpu.l2_latency_s * c["l2_latency_factor"]
     latency = (near + np.maximum(far - near, 0.0) * miss) * clock
     load = latency + 2.0 * block / c["request_bytes_per_cycle"]
-    groups = np.where(facts.warpgroup, np.clip(rows / 64.0, 1.0, np.maximum(warps / 4.0, 1.0)), 1.0)
-    stall = np.where(facts.warpgroup, c["stall_cycles"] / groups, c["sync_stall_cycles"]) + facts.serialised * c["serial_multiply_cycles"]
-    chain = busy + stall
+    stall = np.where(facts.warpgroup, c["stall_cycles"], c["sync_stall_cycles"]) + c["stall_share"] * facts.loop_instructions
+    chain = busy + stall + facts.serialised * c["serial_multiply_cycles"]
     piped = np.maximum((load + c["load_wait_share"] * busy) / np.maximum(stages - 1.0, 1.0), chain)
     alone = np.where(stages > 1, piped, chain + 2.0 * latency + load - latency)
     return Visit(

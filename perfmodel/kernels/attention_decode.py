@@ -78,8 +78,7 @@ def _rows(sizes: Mapping[str, Any]) -> Any:
 def code_of(configs: Configs, sizes: Mapping[str, Any] | None) -> dict[str, Any]:
     """The BINARY columns."""
     assert sizes is not None
-    known = {**{name: configs[name] for name in COLUMNS}, "rows": _rows(sizes), "head_dim": sizes["head_dim"]}
-    return {name: known[name] for name in BINARY}
+    return {**{name: configs[name] for name in COLUMNS}, "rows": _rows(sizes), "head_dim": sizes["head_dim"]}
 
 
 def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any] | None) -> Mapping[str, Any]:

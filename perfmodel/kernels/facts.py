@@ -70,6 +70,7 @@ def facts_for(family: str, gpu: GpuSpec, dtype: str, configs: Configs, sizes: Ma
     exact = np.zeros(len(configs), dtype=bool)
     stored = _stored(family)
     code = module.code_of(configs, sizes)
+    code = {name: code[name] for name in module.BINARY}
     keys = _pack(int(gpu.arch.removeprefix("sm_")), _DTYPE_CODES.get(dtype, 0), _variant_codes(module, configs), code)
     if len(stored.keys):
         at = np.minimum(np.searchsorted(stored.keys, keys), len(stored.keys) - 1)

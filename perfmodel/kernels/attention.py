@@ -157,7 +157,8 @@ def visit(
     port = tile.port_cycles(2.0 * block, active_sms, c["port_bytes_per_cycle"], l2_per_cycle)
     spill = 1.0 + facts.spill_bytes / 64.0 * c["spill_share_per_64_bytes"]
     multiply, softmax, exponentials = tile.smooth_max4(tensor, shared), issue * c["issue_share"], special * c["special_share"]
-    busy = (multiply + softmax + exponentials) * spill
+    lone = 1.0 + c["idle_scheduler_share"] * (np.maximum(4.0 / warps, 1.0) - 1.0)  # fewer than four warps leave schedulers idle
+    busy = (multiply + softmax + exponentials) * spill * lone
     together = roofline.overlap(c["overlap_power"], multiply, softmax, exponentials) * spill
     throughput = tile.smooth_max4(together, port)
 

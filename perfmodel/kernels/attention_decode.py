@@ -128,7 +128,8 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     visits = law.makespan(total, longest, gpu.sms * together, True, 0.0, c["tail_weight"])
     rounds = np.maximum(np.ceil(programs / (gpu.sms * together)), 1.0)
     far = gpu.dram_latency_s * c["dram_latency_factor"]
-    edges = (found.load_cycles + c["block_start_cycles"]) * (1.0 + c["round_overlap"] * (rounds - 1.0))
+    starts = c["block_start_cycles"] * np.maximum(programs / gpu.sms, 1.0)  # an SM starts its blocks one after another
+    edges = found.load_cycles * (1.0 + c["round_overlap"] * (rounds - 1.0)) + starts
     core_s = (visits * each + edges) / clock
     once = 2.0 * batch * kv_heads * kv * width * size + 2.0 * batch * heads * width * size
     parts = batch * heads * splits * (width + 2.0) * 4.0

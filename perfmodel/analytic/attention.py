@@ -63,19 +63,17 @@ def makespan(total: Floats, longest: Floats, slots: Floats, equal: Any, tail_sha
 def combine_seconds(
     heads: Any,
     splits: Any,
-    width: Any,
+    split_cycles: Any,
     sms: float,
     latency_s: float,
     clock_hz: float,
     launch_s: float,
-    bytes_per_cycle: float,
     per_sm: float,
 ) -> Floats:
-    """Seconds of the kernel that adds the shares of each head, launched behind the first: launch + round trip + reading the shares.
+    """Seconds of the kernel that adds the shares of each head, launched behind the first: launch + round trip + its pass over the splits.
 
-    A program reads splits x (width + 2) fp32 at `bytes_per_cycle`; sms x per_sm programs run at once. Source: Flash-Decoding (Dao et al.,
-    2023, pytorch.org/blog/flash-decoding), whose second kernel this is; the form is Little's law for one program.
+    A program spends `split_cycles` on a split; sms x per_sm programs run at once. Source: Flash-Decoding (Dao et al., 2023,
+    pytorch.org/blog/flash-decoding), whose second kernel this is.
     """
     rounds = np.maximum(np.asarray(heads, dtype=np.float64) / (sms * per_sm), 1.0)
-    read = np.asarray(splits, dtype=np.float64) * (width + 2.0) * 4.0 / bytes_per_cycle / clock_hz
-    return np.asarray(launch_s + latency_s + rounds * read, dtype=np.float64)
+    return np.asarray(launch_s + latency_s + rounds * splits * split_cycles / clock_hz, dtype=np.float64)

@@ -1,7 +1,8 @@
 """The Triton decode family: attention of one query a sequence, the keys of a head shared out over `num_splits` programs, then combined.
 
 Variants: `pointer` is the project's own kernel (measure/kernels/attention_decode.py), `plain` anybody else's of that form: a program takes
-all query heads of one key head, padded to 16 rows or more. A latency includes the combining kernel and its launch.
+all query heads of one key head, padded to 16 rows or more. A latency includes the combining kernel and its launch; somebody else's is taken
+to go through the splits in a loop, the project's reads them all at once.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int
     full = (programs >= gpu.sms) & (programs * splits > 32 * gpu.sms)
     return [
         *shared.hard_rules(gpu, configs, facts, np.full(len(configs), shared.LEAST_ROWS), bn),
-        Rule(splits > -(-sizes["kv_len"] // bn), "more splits than blocks of keys"),
+        Rule((splits > -(-sizes["kv_len"] // bn)) & ~configs.of(PLAIN), "more splits than blocks of keys"),
         Rule(facts.spill_bytes > 512, "spills more than 512 bytes a thread", hard=False),
         Rule((splits > 1) & full, "splits further though every SM has work", hard=False),
     ]
@@ -112,7 +113,8 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     c = constants
     size = float(shared.DTYPES[dtype])
     batch, kv, heads, kv_heads, width = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
-    bn, splits = configs["block_n"].astype(np.float64), configs["num_splits"].astype(np.float64)
+    bn = configs["block_n"].astype(np.float64)
+    splits = np.minimum(configs["num_splits"], np.ceil(kv / bn))  # other people's launchers clip them
     rows = _rows(sizes).astype(np.float64)
     clock = gpu.max_clock_hz * c["clock_share"]
 
@@ -134,8 +136,10 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     once = 2.0 * batch * kv_heads * kv * width * size + 2.0 * batch * heads * width * size
     parts = batch * heads * splits * (width + 2.0) * 4.0
     dram_s = tile.dram_seconds(once + parts, gpu.dram_bytes_per_s * c["dram_efficiency"], c["dram_ramp_s"])
+    at_once = (width + 2.0) * 4.0 / c["combine_bytes_per_cycle"]
+    pass_cycles = np.where(configs.of(PLAIN), np.maximum(at_once, c["combine_loop_cycles"]), at_once)
     combine = law.combine_seconds(
-        batch * heads, splits, width, gpu.sms, far, clock, c["combine_launch_s"], c["combine_bytes_per_cycle"], c["combine_programs_per_sm"]
+        batch * heads, splits, pass_cycles, gpu.sms, far, clock, c["combine_launch_s"], c["combine_programs_per_sm"]
     )
     latency = c["launch_s"] + tile.smooth_max2(core_s, dram_s) + combine
 

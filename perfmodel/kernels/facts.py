@@ -71,14 +71,17 @@ def facts_for(family: str, gpu: GpuSpec, dtype: str, configs: Configs, sizes: Ma
     stored = _stored(family)
     code = module.code_of(configs, sizes)
     code = {name: code[name] for name in module.BINARY}
-    keys = _pack(int(gpu.arch.removeprefix("sm_")), _DTYPE_CODES.get(dtype, 0), _variant_codes(module, configs), code)
-    if len(stored.keys):
-        at = np.minimum(np.searchsorted(stored.keys, keys), len(stored.keys) - 1)
-        exact = stored.keys[at] == keys
-        for name in VALUES:
-            values[name][exact] = stored.values[name][at[exact]]
-    own = (("regs", "regs", 1.0), ("spills", "spill_bytes", 4.0), ("spill_bytes", "spill_bytes", 1.0), ("shared", "shared_bytes", 1.0))
-    for column, name, size in own:
+    own = int(gpu.arch.removeprefix("sm_"))
+    for arch in (*_SIBLINGS.get(own, ()), own):  # the GPU's own code last, so that it wins
+        keys = _pack(arch, _DTYPE_CODES.get(dtype, 0), _variant_codes(module, configs), code)
+        if len(stored.keys):
+            at = np.minimum(np.searchsorted(stored.keys, keys), len(stored.keys) - 1)
+            found = stored.keys[at] == keys
+            for name in VALUES:
+                values[name][found] = stored.values[name][at[found]]
+            exact = found
+    given = (("regs", "regs", 1.0), ("spills", "spill_bytes", 4.0), ("spill_bytes", "spill_bytes", 1.0), ("shared", "shared_bytes", 1.0))
+    for column, name, size in given:
         if column in configs.columns:  # Triton's n_spills counts 4-byte registers
             values[name] = np.asarray(configs[column] * size, dtype=np.float64)
     return Facts(
@@ -103,6 +106,9 @@ class _Table:
 
 
 _DTYPE_CODES = {"bf16": 1, "fp16": 1, "fp8": 3, "int8": 4}  # fp16 code differs from bf16 code in nothing but the type of the multiply
+_SIBLINGS = {80: (86, 89), 86: (80, 89), 89: (80, 86)}
+"""Architectures whose code answers, not as exact, where a table lacks a GPU's own, the best last: sm_86 and sm_89 compile to the same
+code but for fp8, sm_80 to nearly the same (the same multiplies and shared memory, registers within 20)."""
 _RADIX = {"num_warps": 64, "num_stages": 32, "causal": 2}
 _RADIX_OF_SIDES = 1024  # tile sides and widths of heads
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from perfmodel.analytic import moe as law
 from perfmodel.analytic import tile
+from perfmodel.analytic.occupancy import blocks_per_sm
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw.spec import GpuSpec
@@ -40,9 +41,9 @@ BINARY = (*REQUIRED, "num_warps", "num_stages")
 FIXED = {"even_k": True}
 _BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 _ROWS = (16, 32, 64, 128, 256)
-_COLS = (32, 64, 128, 256)
+_COLS = (16, 32, 64, 128, 256)
 _DEPTHS = (64, 128, 256)  # elements, whatever their size: what users' tuning scripts offer
-_GROUPS = (1, 16, 32, 64)
+_GROUPS = (1, 4, 16, 32, 64)
 _WARPS = (4, 8)
 _STAGES = (2, 3, 4, 5)
 
@@ -83,7 +84,7 @@ def rate_of(dtype: str) -> str:
 @functools.cache
 def _tiles() -> npt.NDArray[np.int64]:
     every = itertools.product(_ROWS, _COLS, _DEPTHS, _WARPS, _STAGES)
-    rows = [r for r in every if 64 * r[3] <= r[0] * r[1] <= 255 * 32 * r[3]]
+    rows = [r for r in every if 32 * r[3] <= r[0] * r[1] <= 255 * 32 * r[3]]
     return np.array(rows, dtype=np.int64)
 
 
@@ -152,6 +153,8 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     tiles_m = law.padded_tiles(tokens, top_k, experts, bm)
     rows = np.minimum(pairs / tiles_m, bm)
     false = np.zeros(len(configs), dtype=bool)
+    threads = 32.0 * configs["num_warps"]
+    resident = np.maximum(blocks_per_sm(gpu, threads, facts.regs, facts.shared_bytes).blocks_per_sm, 1)
     costs = []
     for n, k, read in ((2.0 * inter, hidden, tokens), (hidden, inter, pairs)):
         tiles_n = np.ceil(n / bn)
@@ -167,6 +170,16 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
             once_bytes=(np.minimum(read, pairs) + touched * n) * k * size,
             again_bytes=np.maximum(per_expert, 0.0) * touched,
             out_bytes=pairs * n * 2.0,
+            dram_share=law.stream_share(
+                configs["block_k"] * size,
+                configs["num_stages"],
+                bn * np.minimum(resident, np.maximum(tiles_m * tiles_n / gpu.sms, 1.0)),
+                group,
+                c["lost_bytes"],
+                c["stream_loss"],
+                c["band_loss"],
+                c["deep_loss"],
+            ),
         )
         costs.append(tiled.cost(gpu, dtype, size, configs, facts, c, work, tma=false, swap=false, persistent=false))
     up, down = costs

@@ -27,7 +27,8 @@ class Launch:
 
     tiles_m, tiles_n: output tiles; split: programs that share a tile's k; k: length of the K loop in elements; rows, cols: rows and
     columns of a tile that lie in the matrix; asked_rows: rows of A that a tile asks L2 for; once_bytes: operands read once;
-    again_bytes: what DRAM reads of them beyond that; out_bytes: what goes back to DRAM.
+    again_bytes: what DRAM reads of them beyond that; out_bytes: what goes back to DRAM; dram_share: of the sustained DRAM rate that the
+    pattern of these loads reaches.
     """
 
     tiles_m: Any
@@ -40,6 +41,7 @@ class Launch:
     once_bytes: Any
     again_bytes: Any
     out_bytes: Any
+    dram_share: Any = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def cost(
     core_s = (per_step * k_steps * spill + edges) / clock
     parts = np.where(split > 1, 2.0 * split * work.tiles_m * work.tiles_n * bm * bn * 4.0, 0.0)
     moved = work.once_bytes + work.again_bytes + work.out_bytes + parts
-    dram_s = law.dram_seconds(moved, gpu.dram_bytes_per_s * c["dram_efficiency"], c["dram_ramp_s"])
+    dram_s = law.dram_seconds(moved, gpu.dram_bytes_per_s * c["dram_efficiency"] * work.dram_share, c["dram_ramp_s"])
     reduce_s = np.where(split > 1, 2.0 * far + split * near, 0.0)
     share = per_step * k_steps / np.maximum(throughput, 1.0) / clock  # seconds for each cycle of an iteration's demand
     return Cost(

@@ -131,7 +131,7 @@ def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int
         Rule(facts.shared_bytes > limit, f"needs more shared memory than the {limit} bytes a block of {gpu.name} may have"),
         Rule(bm * bn / (32.0 * warps) >= 255, "accumulators alone fill 255 registers a thread: the kernel spills", hard=False),
         Rule(facts.spill_bytes > 64, "spills more than 64 bytes a thread", hard=False),
-        Rule((bm > 16) & (bm >= 4 * min(rows, busiest)), "no expert has a quarter of the tile's rows", hard=False),
+        Rule((bm > 64) & (bm >= 4 * min(rows, busiest)), "no expert has a quarter of the tile's rows", hard=False),
         Rule((bk >= 2 * max(32, sizes["inter"])) & (bk > 64), "the tile is twice as deep as the down projection", hard=False),
     ]
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from perfmodel.cli import options, output
+from perfmodel.cli.operators import add_operator
 from perfmodel.kernels import config_columns
-from perfmodel.predict import op_sizes
+from perfmodel.predict import Operator, op_sizes
 from perfmodel.tune.rank import Ranking
 from perfmodel.tune.rank import rank as rank_configs
-
-if TYPE_CHECKING:
-    from perfmodel.predict import Operator
 
 app = options.verb("Rank Triton configs for a problem by predicted latency; needs no GPU.")
 
 _SHORT = {"group_m": "group", "split_k": "split", "num_splits": "splits", "num_warps": "warps", "num_stages": "stages"}
+Pruned = Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")]
 _NOTHING_MEASURED = "nothing was ever measured on this GPU for it"
 
 
@@ -30,17 +29,33 @@ def gemm(
     dtype: options.Dtype = "bf16",
     top_k: options.TopK = "8",
     configs: options.ConfigFile = None,
-    pruned: Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")] = False,
+    pruned: Pruned = False,
     calibration: options.Calibration = "auto",
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:
     """C[m,n] = A[m,k] B[k,n]: the project's own kernel, or with --configs anybody's."""
+    _rank(options.gemm(m, n, k, dtype), gpu, top_k, configs, pruned, calibration, json_, csv_)
+
+
+def _rank(
+    op: Operator,
+    gpu: options.Gpu,
+    best: options.Best = "8",
+    configs: options.ConfigFile = None,
+    pruned: Pruned = False,
+    calibration: options.Calibration = "auto",
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
     output.check_format(json_, csv_)
-    op = options.gemm(m, n, k, dtype)
-    count = options.count("top_k", top_k)
+    count = options.count("top_k", best)
     ranking = rank_configs(op, gpu, configs=options.configs(configs), top_k=count, calibration=options.calibration(calibration))
-    show(ranking, f"gemm m={op.m} n={op.n} k={op.k} {op.dtype}", pruned=pruned, json_=json_, csv_=csv_)
+    show(ranking, options.title(op, ranking.kernel), pruned=pruned, json_=json_, csv_=csv_)
+
+
+for _word, (_name, _what) in options.KERNEL_OPERATORS.items():
+    add_operator(app, _word, _name, _what, _rank)
 
 
 def rows(ranking: Ranking) -> list[dict[str, Any]]:

@@ -63,8 +63,8 @@ def stream_share(
         share = run / (run + lost_bytes) / (1 + stream_loss log2(rows / 16)) / (1 + band_loss log2(group_m)) / (1 + deep_loss (stages - 3))
 
     run = row_bytes min(stages - 1, 2): a piece that ends opens its DRAM page anew; many streams share few open pages; a band streams
-    several experts at once; buffers beyond three are fetched before the first multiply and help nothing. Source: a choice of form. Evidence: the
-    near-best public configs of A100, A40, L40 and H20 (README, accuracy); with each of the four left out the constants stay the same.
+    several experts at once; buffers beyond three are fetched before the first multiply and help nothing. Source: a choice of form.
+    Evidence: the near-best public configs of A100, A40, L40 and H20 (README, accuracy); the constants are shared by the four.
     """
     run = np.asarray(row_bytes, dtype=np.float64) * np.clip(np.asarray(stages, dtype=np.float64) - 1.0, 1.0, 2.0)
     crowd = 1.0 + stream_loss * np.log2(np.maximum(np.asarray(rows, dtype=np.float64) / 16.0, 1.0))

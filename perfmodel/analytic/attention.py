@@ -18,20 +18,21 @@ def visited_blocks(q_len: Any, kv_len: Any, block_m: Floats, block_n: Floats, ca
 
     Query block i ends at key min((i + 1) block_m + kv - q, kv) when causal and visits ceil(that / block_n) blocks, ceil(kv / block_n)
     otherwise; floor((i block_m + kv - q + 1) / block_n) of them need no mask. Masking is block-granular: half-seen blocks cost a whole one.
-    The sums are closed: the mean of ceil(x / block_n) over aligned x is x / block_n + (1 - min(block_m, block_n) / block_n) / 2.
-    Source: FlashAttention-2 (Dao, arXiv 2307.08691), section 3.1. Exact for powers of two with kv - q a multiple of the larger
-    block; else within a block a query block (tests/unit/test_kernels_attention.py).
+    Source: FlashAttention-2 (Dao, arXiv 2307.08691), section 3.1. Visits are exact for powers of two with kv - q a multiple of block_n,
+    else within one a query block; blocks without a mask within one a query block (tests/unit/test_kernels_attention.py).
     """
     q, kv = np.asarray(q_len, dtype=np.float64), np.asarray(kv_len, dtype=np.float64)
     tiles = np.ceil(q / block_m)
     longest = np.ceil(kv / block_n)
     before = kv - q
-    rounding = (1.0 - np.minimum(block_m, block_n) / block_n) / 2.0
     inner = tiles - 1.0  # all query blocks but the last, whose end is cut at kv
-    ends = inner * (inner + 1.0) / 2.0 * block_m + inner * before
-    causal_visits = np.minimum(ends / block_n + inner * rounding, inner * longest) + longest
+    each = np.maximum(block_n / block_m, 1.0)  # query blocks that end in the same block of keys
+    rounds = np.floor(inner / each)
+    ends = np.maximum(block_m / block_n, 1.0) * (each * rounds * (rounds + 1.0) / 2.0 + (inner - rounds * each) * (rounds + 1.0))
+    causal_visits = np.minimum(ends + inner * before / block_n, inner * longest) + longest
     starts = tiles * (tiles - 1.0) / 2.0 * block_m + tiles * (before + 1.0)
-    whole = np.clip(starts / block_n - tiles * (rounding + 1.0 / block_n), 0.0, causal_visits)
+    cut = (1.0 - np.minimum(block_m, block_n) / block_n) / 2.0 + 1.0 / block_n  # what rounding down loses on average
+    whole = np.clip(starts / block_n - tiles * cut, 0.0, causal_visits)
     is_causal = np.asarray(causal, dtype=bool)
     plain_whole = tiles * np.floor(kv / block_n)
     return np.where(is_causal, causal_visits, tiles * longest), longest, np.where(is_causal, whole, plain_whole)

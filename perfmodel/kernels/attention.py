@@ -21,9 +21,11 @@ from perfmodel.kernels.terms import Floats, Rule
 
 DTYPES = {"bf16": 2, "fp16": 2}
 LEAST_ROWS = 16  # rows of the smallest tensor-core multiply
-_ELEMENT_INSTRUCTIONS = 12.5  # of one score: scale, mask, maximum, exponential, sum, conversion
-_FIXED_INSTRUCTIONS = 76.0  # of a visit, whatever its size: addresses, barriers, the reductions over a row's threads
-_LOAD_INSTRUCTIONS = 3.0  # of 16 bytes that a thread copies
+_SCORE_INSTRUCTIONS = (6.0, 8.7)  # of one score, without and with a mask: scale, maximum, exponential, sum, conversion; comparisons, select
+_FIXED_INSTRUCTIONS = (50.0, 95.0)  # of a visit by warp-group multiplies and by mma.sync: addresses, barriers, reductions over a row
+_COPY_INSTRUCTIONS = 3.0  # of 16 bytes that a thread copies
+_FEED_INSTRUCTIONS = (3.0, 5.0)  # of a multiply, itself included: descriptors; fragment loads
+_FRAGMENT_SHARE = 0.6  # of a block of keys and one of values that each warp loads as fragments
 
 
 def rate_of(dtype: str) -> str:
@@ -50,38 +52,43 @@ def is_warpgroup(gpu: GpuSpec, rows: Any, warps: Any) -> npt.NDArray[np.bool_]:
     return found
 
 
-def formula(gpu: GpuSpec, dtype: str, rows: Any, block_n: Any, width: Any, warps: Any, stages: Any) -> Mapping[str, Any]:
-    """Facts estimated without compiling, for configs that no table holds. rows: of the query block; width: of a head.
+def formula(
+    gpu: GpuSpec, dtype: str, rows: Any, block_n: Any, width: Any, warps: Any, stages: Any, masked: Any = True
+) -> Mapping[str, Any]:
+    """Facts estimated without compiling, for configs that no table holds. rows: of the query block; width: of a head; masked: the code.
 
     Shared memory: queries, and a ring of keys and values, (stages - 1) deep where multiplies read registers, `stages` where they read
-    shared memory; one stage holds one of the two. Registers: scores and output in fp32 and fragments. Warps beyond rows / 16 repeat
-    each other's softmax.
+    shared memory (one stage holds one of the two), and the weights' way to registers with mma.sync. Registers: scores and output in fp32
+    and fragments. Warps of a warp-group multiply beyond rows / 16 repeat each other's softmax. Evidence: on the sm_90 tables in data/
+    shared memory and multiplies are within 10 % of the compiled figure on most, instructions within a fifth
+    (tests/unit/test_kernels_attention.py).
     """
     size = float(DTYPES[dtype])
     group = is_warpgroup(gpu, rows, warps)
     block = block_n * width * size
     buffers = np.where(group, stages, np.maximum(stages - 1.0, 1.0))
     queries = rows * width * size
-    shared = queries + np.where(stages > 1, 2.0 * buffers * block, block)
-    busy = np.minimum(warps, np.maximum(rows / 16.0, 1.0))
+    shared = queries + np.where(stages > 1, 2.0 * buffers * block, block) + np.where(group, 0.0, rows * block_n * size)
+    busy = np.where(group, np.minimum(warps, np.maximum(rows / 16.0, 1.0)), warps)
     scores = rows * block_n / (32.0 * busy)
     output = rows * width / (32.0 * warps)
     registers = output + 1.7 * scores + 50.0
     ceiling = np.minimum(float(gpu.max_regs_per_thread), gpu.regs_per_sm / (32.0 * warps))
-    multiplies = np.where(group, 2.0 * np.maximum(rows / 16.0 / warps, 1.0) * (width + block_n) / 32.0, 4.0 * scores * width / 256.0)
+    multiplies = np.where(group, 2.0 * np.maximum(rows / 16.0 / warps, 1.0) * (width + block_n) / 32.0, scores * width / 32.0)
     copies = 2.0 * block / 16.0 / (32.0 * warps)
-    fixed = _FIXED_INSTRUCTIONS + output + _LOAD_INSTRUCTIONS * copies
+    fixed = np.where(group, *_FIXED_INSTRUCTIONS) + output + _COPY_INSTRUCTIONS * copies
+    each = np.where(masked, _SCORE_INSTRUCTIONS[1], _SCORE_INSTRUCTIONS[0]) * scores
     return {
         "shared_bytes": shared,
         "regs": np.minimum(registers, ceiling),
         "spill_bytes": np.maximum(registers - ceiling, 0.0) * 4.0,
-        "loop_instructions": fixed + _ELEMENT_INSTRUCTIONS * scores + multiplies,
+        "loop_instructions": fixed + each + np.where(group, *_FEED_INSTRUCTIONS) * multiplies,
         "multiplies": multiplies,
         "warpgroup": group.astype(np.float64),
         "rate_share": np.ones_like(scores),
         "serialised": np.where(registers > ceiling, multiplies, 0.0) * group,
-        "fragment_bytes": np.where(group, 0.0, 2.0 * block + queries / warps),
-        "special": scores + rows / (8.0 * busy),
+        "fragment_bytes": np.where(group, 0.0, _FRAGMENT_SHARE * 2.0 * block + queries / warps),
+        "special": 1.1 * scores + 2.0,
     }
 
 

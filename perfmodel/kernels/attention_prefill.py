@@ -102,7 +102,8 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any]
     """Facts without compiling; see kernels/attention.formula."""
     assert sizes is not None
     bm, bn, warps, stages = (configs[x].astype(np.float64) for x in COLUMNS)
-    return shared.formula(gpu, dtype, bm, bn, np.asarray(sizes["head_dim"], dtype=np.float64), warps, stages)
+    masked = configs.of("pointer", PLAIN)
+    return shared.formula(gpu, dtype, bm, bn, np.asarray(sizes["head_dim"], dtype=np.float64), warps, stages, masked)
 
 
 def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int) -> list[Rule]:

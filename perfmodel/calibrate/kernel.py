@@ -15,11 +15,11 @@ from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import TILE, Configs, parse_configs
+from perfmodel.kernels.configs import TILE, Configs, family_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values, physics
 from perfmodel.learn.calibration import PRIOR_INTERVAL
-from perfmodel.learn.evaluate import rows_that_ran
+from perfmodel.learn.evaluate import rows_that_ran, with_size_columns
 from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.plausible import check_microseconds
@@ -68,20 +68,18 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     """
     module = kernel_family(family)
     table(frame, f"kernel:{family}")
-    missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
-    if missing:
-        raise InputError(f"the table for kernel:{family} lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    frame = rows_that_ran(frame).reset_index(drop=True)
+    frame = rows_that_ran(with_size_columns(module, frame, f"the table for kernel:{family}")).reset_index(drop=True)
     latency = _numbers(family, frame, "latency_us")
     bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
     if len(bad):
         raise InputError(f"latency_us must be a positive number: rows {', '.join(map(str, bad[:5]))} of kernel:{family} are not")
     sizes = {name: _numbers(family, frame, name) for name in module.SIZES}
     for name, values in sizes.items():
-        wrong = np.flatnonzero(~((values >= 1) & (values <= MAX_SIZE) & (values == np.floor(values))))
+        least = 0 if name in module.FLAGS else 1
+        wrong = np.flatnonzero(~((values >= least) & (values <= MAX_SIZE) & (values == np.floor(values))))
         if len(wrong):
             row, value = wrong[0], values[wrong[0]]
-            raise InputError(f"{name} must be a whole number from 1 to {MAX_SIZE}: row {row} of kernel:{family} has {value:g}")
+            raise InputError(f"{name} must be a whole number from {least} to {MAX_SIZE}: row {row} of kernel:{family} has {value:g}")
     names = [parse_dtype(d).name for d in frame["dtype"]] if "dtype" in frame.columns else ["bf16"] * len(frame)
     key = np.array([f"{d}:" + "x".join(str(int(sizes[n][i])) for n in module.SIZES) for i, d in enumerate(names)])
     group = np.unique(key, return_inverse=True)[1].astype(np.int64)
@@ -93,10 +91,10 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     for name in sorted(set(names)):
         gpu.tensor_rate(module.rate_of(name))
         index = np.flatnonzero(np.array(names) == name)
-        configs = parse_configs(frame.iloc[index], required=module.REQUIRED, default_variant=module.PLAIN, variants=module.VARIANTS)
+        configs = family_configs(module, frame.iloc[index])
         check_launchable(gpu, configs, index)
-        spec_facts = facts_for(family, gpu, name, configs)
-        parts.append(Part(index, name, {k: v[index] for k, v in sizes.items()}, configs, spec_facts))
+        own = {k: v[index] for k, v in sizes.items()}
+        parts.append(Part(index, name, own, configs, facts_for(family, gpu, name, configs, own)))
     log_latency = np.log(latency * 1e-6)
     best = np.full(group.max() + 1, np.inf)
     np.minimum.at(best, group, latency)
@@ -109,6 +107,8 @@ def check_launchable(gpu: GpuSpec, configs: Configs, labels: npt.NDArray[np.int6
     """A measured config was launched: its tile sides and warps are powers of two, its threads fit a block. Else InputError with the row."""
     most = {**dict.fromkeys(TILE, MAX_SIZE), "num_warps": gpu.max_threads_per_block // 32}
     for name, limit in most.items():
+        if name not in configs.columns:
+            continue
         values = configs[name]
         wrong = np.flatnonzero((values & (values - 1) != 0) | (values > limit))
         if len(wrong):

@@ -6,12 +6,15 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perfmodel.errors import InputError
 from perfmodel.ops import Gemm
+
+if TYPE_CHECKING:
+    from perfmodel.predict import Operator
 
 # Sizes are text here: the library's own check names the field, the value and what is allowed, in one line.
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU to ask about: any name `perfmodel gpus` lists, an alias, or the driver's.")]
@@ -20,6 +23,7 @@ N = Annotated[str, typer.Option("-n", metavar="COLUMNS", help="Columns of C: out
 K = Annotated[str, typer.Option("-k", metavar="DEPTH", help="Columns of A: what is summed over.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="Element type of A and B: bf16, fp16, fp8, int8 ...")]
 TopK = Annotated[str, typer.Option("--top-k", metavar="COUNT", help="How many of the best configs.")]
+Best = Annotated[str, typer.Option("--best", "--top-k", metavar="COUNT", help="How many of the best configs.")]
 Calibration = Annotated[
     str,
     typer.Option("--calibration", help="auto: the user's, else the shipped, else the datasheet; none: the datasheet; or a folder."),
@@ -28,6 +32,19 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--configs", help="Configs to choose from instead of the kernel's own: JSON list, or CSV with a header.")
 ]
 StoreFile = Annotated[Path | None, typer.Option("--store", help="Store file (default: PERFMODEL_STORE, else the user's data folder).")]
+
+KERNEL_OPERATORS = {
+    "attention": ("Attention", "Attention of one layer, --phase prefill or decode (keys split over programs): one Triton config for it."),
+    "moe": ("MoE", "The experts' two grouped GEMMs, the gate and the sum, all with one Triton config."),
+}
+"""Operators beside gemm that have a Triton kernel: command -> class and help."""
+
+
+def title(op: Operator, kernel: str) -> str:
+    """The problem in one line, as its kernel sees it."""
+    from perfmodel.predict import op_sizes
+
+    return " ".join([kernel, *(f"{name}={value}" for name, value in op_sizes(op, kernel).items()), op.dtype])
 
 
 def verb(what: str, *, alone: bool = False) -> typer.Typer:

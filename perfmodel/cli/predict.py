@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import inspect
 import json
 from typing import Annotated, Any
 
 import typer
 
 from perfmodel.cli import collectives, options, output
+from perfmodel.cli.operators import add_operator
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.predict import Operator
 from perfmodel.predict import predict as predict_op
@@ -18,6 +16,9 @@ from perfmodel.prediction import Prediction
 
 app = options.verb("Predict one operator, or one Triton config, on a GPU.")
 
+Config = Annotated[
+    str | None, typer.Option("--config", help='One Triton config: "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object.')
+]
 Stack = Annotated[str | None, typer.Option("--stack", help="Library that runs it: torch, vllm, sglang, trtllm, nccl ...")]
 
 
@@ -28,9 +29,7 @@ def gemm(
     n: options.N,
     k: options.K,
     dtype: options.Dtype = "bf16",
-    config: Annotated[
-        str | None, typer.Option("--config", help='One Triton config: "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object.')
-    ] = None,
+    config: Config = None,
     stack: Stack = None,
     calibration: options.Calibration = "auto",
     json_: output.Json = False,
@@ -49,52 +48,19 @@ OPERATORS = {
     "collective": ("Collective", "One collective between GPUs, every field by its name; predict all_reduce ... reads 16MiB too."),
     "memory": ("MemoryBound", "An operator that only moves memory: rmsnorm, rope, silu_mul, add ..."),
 }
-MAY_MISS = {"q_len": "Default: 1 in decode, the whole kv_len in prefill."}
-
-
-def add_operator(verb: str, name: str, what: str) -> None:
-    """Make the command of one operator: an option for each of its fields. The operator itself checks them."""
-    operator = getattr(importlib.import_module(f"perfmodel.ops.{verb}"), name)
-    shared = list(inspect.signature(_library).parameters.values())
-
-    def command(**given: Any) -> None:
-        values = {f.name: given.pop(f.name) for f in fields}
-        if values.get("q_len", "") is None:
-            values["q_len"] = 1 if values["phase"] == "decode" else values["kv_len"]
-        _library(operator(**values), **given)
-
-    fields = dataclasses.fields(operator)
-    own = []
-    for field in fields:
-        stated = None if field.name in MAY_MISS else field.default
-        kind: Any = bool if field.type in (bool, "bool") else str | None if stated is None else str
-        flag = "--" + field.name.replace("_", "-")
-        required = stated is dataclasses.MISSING
-        default = inspect.Parameter.empty if required else stated if kind is bool or stated is None else str(stated)
-        option = typer.Option(
-            f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
-            metavar=None if kind is bool else field.name.upper(),
-            help=MAY_MISS.get(field.name),
-        )
-        own.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]))
-    parameters = [*own, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared[1:])]
-    hints = inspect.get_annotations(_library, eval_str=True)
-    parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in parameters]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    app.command(verb, help=what)(command)
 
 
 def _library(
     op: Operator,
     gpu: options.Gpu,
+    config: Config = None,
     stack: Stack = None,
     calibration: options.Calibration = "auto",
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:
     output.check_format(json_, csv_)
-    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_)
+    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_, config=None if config is None else one_config(config))
 
 
 def answer(op: Operator, gpu: str, stack: str | None, calibration: str, *, json_: bool, csv_: bool, config: Any = None) -> None:
@@ -145,5 +111,5 @@ def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:
 
 
 for _verb, (_name, _what) in OPERATORS.items():
-    add_operator(_verb, _name, _what)
+    add_operator(app, _verb, _name, _what, _library)
 collectives.add_predictions(app, answer)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from perfmodel.cli import options, output
-from perfmodel.tune.rank import CONFIG_COLUMNS, Ranking
+from perfmodel.cli.operators import add_operator
+from perfmodel.kernels import config_columns
+from perfmodel.predict import Operator, op_sizes
+from perfmodel.tune.rank import Ranking
 from perfmodel.tune.rank import rank as rank_configs
-
-if TYPE_CHECKING:
-    from perfmodel.predict import Operator
 
 app = options.verb("Rank Triton configs for a problem by predicted latency; needs no GPU.")
 
+_SHORT = {"group_m": "group", "split_k": "split", "num_splits": "splits", "num_warps": "warps", "num_stages": "stages"}
+Pruned = Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")]
 _NOTHING_MEASURED = "nothing was ever measured on this GPU for it"
 
 
@@ -27,17 +29,33 @@ def gemm(
     dtype: options.Dtype = "bf16",
     top_k: options.TopK = "8",
     configs: options.ConfigFile = None,
-    pruned: Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")] = False,
+    pruned: Pruned = False,
     calibration: options.Calibration = "auto",
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:
     """C[m,n] = A[m,k] B[k,n]: the project's own kernel, or with --configs anybody's."""
+    _rank(options.gemm(m, n, k, dtype), gpu, top_k, configs, pruned, calibration, json_, csv_)
+
+
+def _rank(
+    op: Operator,
+    gpu: options.Gpu,
+    best: options.Best = "8",
+    configs: options.ConfigFile = None,
+    pruned: Pruned = False,
+    calibration: options.Calibration = "auto",
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
     output.check_format(json_, csv_)
-    op = options.gemm(m, n, k, dtype)
-    count = options.count("top_k", top_k)
+    count = options.count("top_k", best)
     ranking = rank_configs(op, gpu, configs=options.configs(configs), top_k=count, calibration=options.calibration(calibration))
-    show(ranking, f"gemm m={op.m} n={op.n} k={op.k} {op.dtype}", pruned=pruned, json_=json_, csv_=csv_)
+    show(ranking, options.title(op, ranking.kernel), pruned=pruned, json_=json_, csv_=csv_)
+
+
+for _word, (_name, _what) in options.KERNEL_OPERATORS.items():
+    add_operator(app, _word, _name, _what, _rank)
 
 
 def rows(ranking: Ranking) -> list[dict[str, Any]]:
@@ -45,7 +63,7 @@ def rows(ranking: Ranking) -> list[dict[str, Any]]:
     order = ranking.order[: ranking.top_k]
     p, t = ranking.predictions, ranking.predictions.terms
     columns: dict[str, Any] = {"variant": ranking.configs.variant[order]} | {
-        name: ranking.configs[name][order] for name in CONFIG_COLUMNS[1:]
+        name: ranking.configs[name][order] for name in config_columns(ranking.kernel)[1:]
     }
     columns |= {name: getattr(p, name)[order] for name in ("latency_us", "low_us", "high_us")}
     columns |= {"bound": t.bound()[order], "waves": t.waves[order], "blocks_per_sm": t.blocks_per_sm[order], "limiter": t.limiter[order]}
@@ -60,14 +78,20 @@ def show(ranking: Ranking, title: str, *, pruned: bool, json_: bool, csv_: bool)
     lost = [{**config, "reason": reason} for config, reason in ranking.pruned]
     model = ranking.predictions.model
     if json_:
-        about = {"op": _op(ranking.op), "gpu": ranking.gpu.name, "tier": model.tier, "model_id": model.model_id, "ranked": len(ranking)}
+        about = {
+            "op": _op(ranking.op, ranking.kernel),
+            "gpu": ranking.gpu.name,
+            "tier": model.tier,
+            "model_id": model.model_id,
+            "ranked": len(ranking),
+        }
         given = ranking.top(len(best)) if ranking.configs.given is not None else [None] * len(best)
         configs = [row | ({"given": own} if own is not None else {}) for row, own in zip(best, given, strict=True)]
         about |= {"pruned_count": len(lost), "configs": configs, "notes": list(ranking.notes)}
         output.write_json(about | ({"pruned": lost} if pruned else {}))
     elif csv_:
         if pruned:
-            output.write_csv(lost, (*CONFIG_COLUMNS, "reason"))
+            output.write_csv(lost, (*config_columns(ranking.kernel), "reason"))
         else:
             output.write_csv([row | {"tier": model.tier, "model_id": model.model_id} for row in best])
     else:
@@ -92,11 +116,8 @@ def _basis(ranking: Ranking, best: list[dict[str, Any]]) -> list[str]:
 
 
 def _tile(row: dict[str, Any]) -> dict[str, Any]:
-    tile = "x".join(str(row[side]) for side in ("block_m", "block_n", "block_k"))
-    rest = {
-        short: row[name] for short, name in (("group", "group_m"), ("split", "split_k"), ("warps", "num_warps"), ("stages", "num_stages"))
-    }
-    return {"variant": row["variant"], "tile": tile, **rest}
+    tile = "x".join(str(row[side]) for side in ("block_m", "block_n", "block_k") if side in row)
+    return {"variant": row["variant"], "tile": tile, **{short: row[name] for name, short in _SHORT.items() if name in row}}
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
@@ -111,5 +132,5 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _op(op: Operator) -> dict[str, Any]:
-    return {"kind": op.kind} | {name: getattr(op, name) for name in ("m", "n", "k") if hasattr(op, name)} | {"dtype": op.dtype}
+def _op(op: Operator, kernel: str) -> dict[str, Any]:
+    return {"kind": op.kind} | op_sizes(op, kernel) | {"dtype": op.dtype}

@@ -7,11 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from perfmodel.cli import options, output
+from perfmodel.cli.operators import add_operator
 from perfmodel.cli.progress import Progress
+from perfmodel.kernels import family_for
+from perfmodel.predict import Operator
 from perfmodel.tune.profile import TuneResult
 from perfmodel.tune.profile import tune as tune_op
 
 app = options.verb("Time only the best-ranked configs on this machine's GPU and remember the answer.")
+
+Gpu = Annotated[str | None, typer.Option("--gpu", help="Must name this machine's GPU; detected when left out.")]
+Force = Annotated[bool, typer.Option("--force", help="Time again what the store already holds; nothing stored is lost.")]
 
 
 @app.command()
@@ -21,21 +27,34 @@ def gemm(
     k: options.K,
     dtype: options.Dtype = "bf16",
     top_k: options.TopK = "8",
-    gpu: Annotated[str | None, typer.Option("--gpu", help="Must name this machine's GPU; detected when left out.")] = None,
+    gpu: Gpu = None,
     configs: options.ConfigFile = None,
     calibration: options.Calibration = "auto",
     store: options.StoreFile = None,
-    force: Annotated[bool, typer.Option("--force", help="Time again what the store already holds; nothing stored is lost.")] = False,
+    force: Force = False,
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:
     """C[m,n] = A[m,k] B[k,n] with the project's own kernel."""
+    _tune(options.gemm(m, n, k, dtype), top_k, gpu, configs, calibration, store, force, json_, csv_)
+
+
+def _tune(
+    op: Operator,
+    best: options.Best = "8",
+    gpu: Gpu = None,
+    configs: options.ConfigFile = None,
+    calibration: options.Calibration = "auto",
+    store: options.StoreFile = None,
+    force: Force = False,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
     output.check_format(json_, csv_)
-    op = options.gemm(m, n, k, dtype)
     with Progress("ranking") as progress:
         result = tune_op(
             op,
-            top_k=options.count("top_k", top_k),
+            top_k=options.count("top_k", best),
             gpu=gpu,
             calibration=options.calibration(calibration),
             store=store,
@@ -43,7 +62,11 @@ def gemm(
             configs=options.configs(configs),
             progress=progress,
         )
-    show(result, f"gemm m={op.m} n={op.n} k={op.k} {op.dtype}", json_=json_, csv_=csv_)
+    show(result, options.title(op, family_for(op)), json_=json_, csv_=csv_)
+
+
+for _word, (_name, _what) in options.KERNEL_OPERATORS.items():
+    add_operator(app, _word, _name, _what, _tune)
 
 
 def show(result: TuneResult, title: str, *, json_: bool, csv_: bool) -> None:

@@ -1,7 +1,8 @@
-"""Accuracy of GEMM rankings on exhaustive sweeps of shapes that no shipped model has seen: fails when a figure worsens by over 5 %.
+"""Accuracy of rankings on sweeps of shapes that no shipped model has seen: fails when a figure worsens by over 5 %.
 
-Two sweeps of one GPU: the project's own kernels, and somebody else's plain kernel, to which nothing was fitted (the form of the law
-and its round constants were set with that one in view: calibration/physics/gemm.toml).
+Of one GPU and each kernel family: the project's own kernels, and somebody else's plain kernel, to which nothing was fitted (the form of
+the law and its round constants were set with that one in view: calibration/physics/). Of the plain attention sweeps three small shapes
+are left out, NOISY: most of their rows hold a late host's delay (data/attention_*/plain_h200_sxm.json).
 
 tests/accuracy/ranking.json holds the reviewed figures. Write them anew, after reading the difference, with
 `python tests/accuracy/test_ranking_gate.py`.
@@ -20,17 +21,31 @@ import pytest
 
 import perfmodel as pm
 from perfmodel._resources import shipped
-from perfmodel.kernels import gemm
+from perfmodel.kernels import kernel_family
 from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.baselines import BASELINES
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.evaluate import Sweep, read_sweeps, regret
+from perfmodel.learn.evaluate import Sweep, random_regret, read_sweeps, regret
 from perfmodel.predict import predict_configs
 
 FILE = Path(__file__).with_name("ranking.json")
 GPU = "h200_sxm"
 TIERS = {"spec": None, "calibrated": "auto"}
-TABLES = {"own": f"evaluation_{GPU}.parquet", "plain": f"plain_{GPU}.parquet"}
+TABLES = {
+    "own": ("gemm", "evaluation"),
+    "plain": ("gemm", "plain"),
+    "prefill": ("attention_prefill", "evaluation"),
+    "plain prefill": ("attention_prefill", "plain"),
+    "decode": ("attention_decode", "evaluation"),
+    "plain decode": ("attention_decode", "plain"),
+    "moe": ("fused_moe", "evaluation"),
+}
+NOISY = {
+    "plain prefill": {(1, 512, 512, 14, 2, 64, 1)},
+    "plain decode": {(1, 1024, 16, 16, 64), (1, 1024, 64, 8, 128)},
+}  # fmt: skip
+GEMM = ("own", "plain")
+SMALL = ("moe",)  # seven shapes and 60 configs of each: too few to hold both tiers apart
 KS = (1, 3, 8)
 WORSE = 1.05
 SLACK = 5e-4  # of log regret: on one shape among 64 the choice is 3 % slower
@@ -38,8 +53,10 @@ Figures = dict[str, dict[str, float]]
 
 
 def sweeps(table: str) -> list[Sweep]:
-    frame = pd.read_parquet(shipped("data") / "gemm" / TABLES[table])
-    return read_sweeps("gemm", frame.drop(columns=["regs", "spills", "shared"]))
+    family, rows = TABLES[table]
+    frame = pd.read_parquet(shipped("data") / family / f"{rows}_{GPU}.parquet")
+    found = read_sweeps(family, frame.drop(columns=["regs", "spills", "shared"]))
+    return [s for s in found if tuple(s.sizes.values()) not in NOISY.get(table, ())]
 
 
 def figures(measured: list[Sweep]) -> Figures:
@@ -47,11 +64,13 @@ def figures(measured: list[Sweep]) -> Figures:
     spec = pm.gpu(GPU)
     found: Figures = {}
     for tier, calibration in TIERS.items():
-        model = resolve(spec, "kernel_gemm", calibration)
+        family = measured[0].family
+        model = resolve(spec, f"kernel_{family}", calibration)
         assert model.tier == tier
         logs, errors, inside, points = [], [], [], 0
         for s in measured:
-            p = predict_configs("gemm", spec, s.sizes, s.dtype, s.configs, facts_for("gemm", spec, s.dtype, s.configs), model)
+            facts = facts_for(family, spec, s.dtype, s.configs, s.sizes)
+            p = predict_configs(family, spec, s.sizes, s.dtype, s.configs, facts, model)
             good = np.isfinite(p.latency_us) & (p.low_us > 0) & (p.low_us <= p.latency_us) & (p.latency_us <= p.high_us)
             points += int(good.sum())
             logs.append(np.log(regret(s.latency_us, p.latency_us, KS)))
@@ -102,22 +121,26 @@ def test_every_measured_config_has_a_prediction(measured: dict[str, list[Sweep]]
 
 def test_intervals_are_honest(now: dict[str, Figures]) -> None:
     """Nominal 80 %: the calibrated tier's intervals rest on shapes of the same kind; the spec tier's are a stated guess."""
-    assert 0.72 <= now["own"]["calibrated"]["coverage"] <= 0.92
+    for table in ("own", "prefill", "decode"):
+        assert 0.72 <= now[table]["calibrated"]["coverage"] <= 0.92, table
+    for table in TABLES:
+        for tier in TIERS:
+            assert now[table][tier]["coverage"] >= 0.65, (table, tier)
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_rules_prune_nothing_that_ran_and_no_winner(measured: dict[str, list[Sweep]], table: str) -> None:
     spec = pm.gpu(GPU)
     for s in measured[table]:
-        facts = facts_for("gemm", spec, s.dtype, s.configs)
+        facts = facts_for(s.family, spec, s.dtype, s.configs, s.sizes)
         keep = np.ones(len(s.configs), dtype=bool)
-        for rule in gemm.rules(spec, **s.sizes, dtype=s.dtype, configs=s.configs, facts=facts):
+        for rule in kernel_family(s.family).rules(spec, **s.sizes, dtype=s.dtype, configs=s.configs, facts=facts):
             assert not rule.hard or not np.any(rule.mask), (s.label, rule.reason)
             keep &= ~rule.mask
         assert s.latency_us[keep].min() <= 1.02 * s.latency_us.min(), s.label
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", GEMM)
 def test_both_tiers_beat_every_baseline_that_sees_no_measurement(
     measured: dict[str, list[Sweep]], now: dict[str, Figures], table: str
 ) -> None:
@@ -128,6 +151,15 @@ def test_both_tiers_beat_every_baseline_that_sees_no_measurement(
             assert max(now[table][tier][f"log regret@{k}"] for tier in TIERS) < value, (name, k)
     for figure in ("log regret@1", "error mean", "error p90"):
         assert now[table]["calibrated"][figure] < now[table]["spec"][figure], figure
+
+
+@pytest.mark.parametrize("table", [t for t in TABLES if t not in GEMM])
+def test_both_tiers_beat_a_random_order_by_far(measured: dict[str, list[Sweep]], now: dict[str, Figures], table: str) -> None:
+    logs = [np.log(random_regret(s.latency_us, KS)) for s in measured[table]]
+    for k, value in zip(KS, np.mean(logs, axis=0), strict=True):
+        assert max(now[table][tier][f"log regret@{k}"] for tier in TIERS) < value / 3, k
+    if table not in SMALL:
+        assert now[table]["calibrated"]["error mean"] < 1.1 * now[table]["spec"]["error mean"]
 
 
 def _main() -> None:

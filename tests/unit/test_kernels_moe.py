@@ -1,0 +1,114 @@
+"""The fused-MoE family: how rows fall to experts, spaces and rules, the law's behaviour, ranking on several GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import perfmodel as pm
+from perfmodel.analytic import moe as law
+from perfmodel.kernels import fused_moe
+from perfmodel.kernels.facts import facts_for
+from perfmodel.kernels.terms import constant_values, physics
+
+H200 = pm.gpu("h200_sxm")
+SIZES = {"tokens": 96, "hidden": 2048, "inter": 768, "num_experts": 64, "top_k": 6}
+
+
+@pytest.mark.parametrize("block_m", [16, 64, 128])
+@pytest.mark.parametrize(("tokens", "top_k", "experts"), [(1, 2, 8), (4, 8, 64), (37, 2, 8), (128, 8, 128), (500, 1, 4), (4096, 6, 60)])
+def test_padded_tiles_are_those_of_drawn_routings(tokens: int, top_k: int, experts: int, block_m: int) -> None:
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(60):
+        chosen = np.argsort(rng.random((tokens, experts)), axis=1)[:, :top_k]
+        counts = np.bincount(chosen.ravel(), minlength=experts)
+        drawn.append(np.ceil(counts / block_m).sum())
+    expected = float(law.padded_tiles(tokens, top_k, experts, block_m))
+    assert expected == pytest.approx(np.mean(drawn), rel=0.03)
+
+
+def test_padding_by_hand() -> None:
+    assert law.padded_tiles(1, 2, 8, 16) == pytest.approx(2.0)  # one token, two experts, a tile each
+    assert law.padded_tiles(1000, 4, 4, 16) == pytest.approx(4 * 63.0, rel=0.01)  # every expert gets every token
+    assert law.rows_of_busiest(1, 2, 8) == 1.0 and law.rows_of_busiest(800, 4, 4) == 800.0
+
+
+def test_streams_by_hand() -> None:
+    assert law.stream_share(512.0, 3, 16, 1, 16.0, 0.015, 0.01, 0.01) == pytest.approx(1024 / 1040)
+    assert law.stream_share(512.0, 2, 16, 1, 16.0, 0.015, 0.01, 0.01) == pytest.approx(512 / 528)
+    assert law.stream_share(512.0, 3, 64, 4, 0.0, 0.015, 0.01, 0.01) == pytest.approx(1 / 1.03 / 1.02)
+    assert law.stream_share(512.0, 5, 16, 1, 0.0, 0.015, 0.01, 0.01) == pytest.approx(1 / 1.02)
+
+
+def test_constants_are_the_gemms_and_its_own() -> None:
+    own = set(physics("fused_moe")) - set(physics("gemm"))
+    assert own == {"next_launch_s", "elementwise_l2_share", "lost_bytes", "stream_loss", "band_loss", "deep_loss"}
+    assert set(physics("gemm")) < set(physics("fused_moe"))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("gpu", ["h200_sxm", "a100_sxm4_80gb", "l40", "rtx_4090"])
+@pytest.mark.parametrize("tokens", [1, 64, 4096])
+def test_every_gpu_gets_a_ranking(gpu: str, dtype: str, tokens: int) -> None:
+    if dtype == "fp8" and gpu == "a100_sxm4_80gb":
+        with pytest.raises(pm.InputError, match="no fp8 tensor cores"):
+            pm.rank(pm.MoE(tokens, 2048, 768, 64, 6, dtype=dtype), gpu)
+        return
+    ranking = pm.rank(pm.MoE(tokens, 2048, 768, 64, 6, dtype=dtype), gpu, calibration=None)
+    latency = ranking.frame["latency_us"].to_numpy()
+    assert len(ranking) > 100 and np.all(np.diff(latency) >= 0) and np.all(np.isfinite(latency)) and latency[0] > 0
+    best = ranking.top(1)[0]
+    assert best["block_m"] == 16 if tokens == 1 else best["block_m"] >= 64 if tokens == 4096 else True
+
+
+def test_parallel_shares() -> None:
+    whole = fused_moe.sizes_of(pm.MoE(64, 2048, 768, 64, 6))
+    assert whole == {"tokens": 64, "hidden": 2048, "inter": 768, "num_experts": 64, "top_k": 6}
+    assert fused_moe.sizes_of(pm.MoE(64, 2048, 768, 64, 6, tp=4))["inter"] == 192
+    shared = fused_moe.sizes_of(pm.MoE(64, 2048, 768, 64, 6, ep=4))
+    assert shared["num_experts"] == 16 and shared["tokens"] * shared["top_k"] == 64 * 6 // 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6, distribution="power_law_1.2"), "h200"), "modelled for balanced routing"),
+        (lambda: pm.rank(pm.MoE(8, 2048, 120, 64, 6), "h200"), "needs inter a multiple of 16 on each GPU, got 120"),
+        (lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6, dtype="int4_wo"), "h200"), "unknown dtype of the Triton fused-MoE kernels"),
+        (lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6), "h200", configs=[{"BLOCK_SIZE_M": 16}]), "config 0 has no block_n"),
+    ],
+)
+def test_bad_input_is_one_line(call: Any, message: str) -> None:
+    with pytest.raises(pm.InputError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_other_peoples_spelling_comes_back_as_given() -> None:
+    given = [
+        {"BLOCK_SIZE_M": m, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 3} for m in (16, 64)
+    ]
+    ranking = pm.rank(pm.MoE(2, 2048, 768, 64, 6), "a100", configs=given)
+    assert ranking.top(1) == [given[0]] and len(ranking) == 2
+
+
+def terms(gpu: Any = H200, **changes: Any) -> Any:
+    sizes = {**SIZES, **changes}
+    space = fused_moe.space(gpu, dtype="bf16", **sizes)
+    facts = facts_for("fused_moe", gpu, "bf16", space, sizes)
+    return fused_moe.terms(gpu, dtype="bf16", configs=space, facts=facts, constants=constant_values("fused_moe"), **sizes)
+
+
+def test_latency_is_no_less_than_the_roofline_and_grows_with_the_problem() -> None:
+    base = terms().latency_s
+    work = pm.MoE(**SIZES).work()
+    peak = H200.tensor_rate("bf16") * H200.max_clock_hz / H200.boost_clock_hz
+    assert base.min() > max(work.flops / peak, (work.read_bytes + work.write_bytes) / H200.dram_bytes_per_s)
+    for name in ("tokens", "hidden", "inter"):
+        assert np.all(terms(**{name: 2 * SIZES[name]}).latency_s >= base * 0.999), name
+    faster = dataclasses.replace(H200, dram_bytes_per_s=2 * H200.dram_bytes_per_s)
+    assert np.all(terms(faster).latency_s <= base * 1.0001)

@@ -19,9 +19,12 @@ from perfmodel.kernels.anykernel.facts import Binary
 from perfmodel.kernels.anykernel.values import Unknown
 from perfmodel.kernels.anykernel.work import Work, analyse
 from perfmodel.measure.kernel_call import Call, config_fields, describe, jit_function, type_name
-from perfmodel.measure.kernel_compile import TIMEOUT_S, compile_calls, source_hash
+from perfmodel.measure.kernel_compile import TIMEOUT_S, compile_calls
 from perfmodel.ops.check import size
+from perfmodel.tune.autotuner import numbers
 from perfmodel.tune.expressions import evaluate
+from perfmodel.tune.listener import measured
+from perfmodel.tune.store import canonical
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -127,7 +130,7 @@ def rank_kernel(
     arch = int(spec.arch.removeprefix("sm_"))
     compiled = compile_calls(function, calls, arch, workers=workers, timeout_s=timeout_s, folder=folder, progress=progress)
     constants = law.constants()
-    measured = _measured(function, known, spec, store)
+    timed = {canonical(c): us for c, us in measured(function, numbers(known), spec.full_name, store)}
     works: dict[Any, Work | str] = {}
     ranked: list[Ranked] = []
     pruned: list[tuple[Mapping[str, Any], str]] = []
@@ -142,29 +145,34 @@ def rank_kernel(
             raise InputError(f"{function.__name__}: {work}")
         notes += work.notes
         found = law.estimate(spec, work, one.binary, constants, call.sizes)
-        ranked.append(_ranked(config, position, found, one.binary, constants, measured))
+        ranked.append(_ranked(config, position, found, one.binary, constants["interval_log"]))
+    ranked = _with_timings(ranked, timed)
     if not ranked:
         raise NoAnswerError(f"no config of {function.__name__} can run on {spec.name}: {pruned[0][1]}")
     ranked.sort(key=lambda r: (r.latency_us, r.position))
     return KernelRanking(str(function.__name__), spec, tuple(ranked), tuple(pruned), tuple(dict.fromkeys(notes)), limit)
 
 
-def _ranked(
-    config: Mapping[str, Any],
-    position: int,
-    found: law.Estimate,
-    binary: Binary,
-    constants: Mapping[str, float],
-    measured: Mapping[str, float],
-) -> Ranked:
-    from perfmodel.tune.store import canonical
-
+def _ranked(config: Mapping[str, Any], position: int, found: law.Estimate, binary: Binary, width: float) -> Ranked:
     predicted = found.latency_s * US_PER_S
-    width = math.exp(constants["interval_log"])
-    timed = measured.get(canonical(config))
-    if timed is not None:
-        return Ranked(config, position, timed, timed, timed, "measured", found, binary)
-    return Ranked(config, position, predicted, predicted / width, predicted * width, "spec", found, binary)
+    return Ranked(config, position, predicted, predicted * math.exp(-width), predicted * math.exp(width), "spec", found, binary)
+
+
+def _with_timings(ranked: list[Ranked], timed: Mapping[str, float]) -> list[Ranked]:
+    """Timed configs at their own latency; the others moved by the middle ratio of timed to predicted, so that both compare."""
+    known = {r.position: timed[canonical(r.config)] for r in ranked if canonical(r.config) in timed}
+    if not known:
+        return ranked
+    shift = math.exp(float(np.median([math.log(known[r.position] / r.latency_us) for r in ranked if r.position in known])))
+    moved = []
+    for r in ranked:
+        if r.position in known:
+            us = known[r.position]
+            moved.append(dataclasses.replace(r, latency_us=us, low_us=us, high_us=us, tier="measured"))
+        else:
+            us = r.latency_us * shift
+            moved.append(dataclasses.replace(r, latency_us=us, low_us=r.low_us * shift, high_us=r.high_us * shift, tier="calibrated"))
+    return moved
 
 
 def _configs(configs: Any, function: Any) -> list[dict[str, Any]]:
@@ -245,20 +253,3 @@ def _work(works: dict[Any, Work | str], ttir: str, call: Call, grid: tuple[int, 
         except ValueError as error:
             works[key] = f"cannot read what the compiler made of it: {error}"
     return works[key]
-
-
-def _measured(function: Any, arguments: Mapping[str, Any], gpu: GpuSpec, store: str | Path | None) -> dict[str, float]:
-    """Stored timings of this kernel with these sizes on this GPU, by config."""
-    from perfmodel.tune.store import Store, canonical, store_path
-
-    if not store_path(store).is_file():
-        return {}
-    sizes = call_sizes(arguments)
-    with Store(store, create=False) as book:
-        runs = book.of_kernel(str(function.__name__), source_hash(function), gpu.full_name)
-    return {canonical(r.config): float(r.latency_us) for r in runs if r.latency_us and dict(r.key.sizes) == sizes}
-
-
-def call_sizes(arguments: Mapping[str, Any]) -> dict[str, int]:
-    """The whole numbers among a call's arguments: what tells one problem of a kernel from another."""
-    return {k: int(v) for k, v in arguments.items() if isinstance(v, int | np.integer) and not isinstance(v, bool)}

@@ -176,18 +176,19 @@ def analyse(
     count = min(total, MOST_PROGRAMS)
     numbers = np.arange(count, dtype=np.int64) if count == total else np.unique(np.linspace(0, total - 1, count).astype(np.int64))
     values = Values(kernel, arguments, grid, numbers, contents)
-    few = Values(kernel, arguments, grid, numbers[np.unique(np.linspace(0, len(numbers) - 1, _GEOMETRY).astype(int))], contents)
+    places = np.unique(np.linspace(0, len(numbers) - 1, _GEOMETRY).astype(int))
+    few = Values(kernel, arguments, grid, numbers[places], contents)
     active = np.ones((1, 1))
     for condition, leaves in kernel.exits:
         active = active * (values.scalar(condition) != leaves)
-    walker = _Walker(values, few, trip_count)
+    walker = _Walker(values, few, places, trip_count)
     walker.region(kernel.body, (), active.reshape(-1), {})
     return Work(total, len(numbers), walker.segments, active.reshape(-1), tuple(dict.fromkeys(walker.notes)))
 
 
 class _Walker:
-    def __init__(self, values: Values, few: Values, trip_count: float | None) -> None:
-        self.values, self.few, self.trip_count = values, few, trip_count
+    def __init__(self, values: Values, few: Values, places: Array, trip_count: float | None) -> None:
+        self.values, self.few, self.places, self.trip_count = values, few, places, trip_count
         self.segments: list[Segment] = []
         self.notes: list[str] = []
 
@@ -261,14 +262,16 @@ class _Walker:
             longest = float(np.max(segment.steps)) * share
             if "descriptor" in op.name:
                 return self._box(op, base, steps, longest, path)
-            return self._tile(op, base, steps, longest, path)
+            often = np.broadcast_to(segment.steps, (self.values.numbers[0].size,))[self.places]
+            return self._tile(op, base, steps, longest, path, often if often.any() else np.ones(len(often)))
         except Unknown as what:
             self.notes.append(f"the address of {base} depends on {what}: counted as never shared")
             size = op.type.count * op.type.bytes
             run = (op.type.shape[-1] if op.type.shape else 1) * op.type.bytes
             return Access(base, size, size, run, size / LINE_BYTES, steps, True, size * steps, size * steps, None)
 
-    def _tile(self, op: Op, base: str, steps: float, longest: float, path: tuple[str, ...]) -> Access:
+    def _tile(self, op: Op, base: str, steps: float, longest: float, path: tuple[str, ...], often: Floats) -> Access:
+        """A tile of pointers, looked at along one side after the other; `often` weighs the few programs by how often they execute it."""
         shape, size = op.type.shape, op.type.bytes
         pointer, mask = op.operands[0], _mask_of(op)
         zero = np.zeros((1, 1), dtype=np.int64)
@@ -279,7 +282,7 @@ class _Walker:
             offset = np.broadcast_to(self.few.value(pointer, along), (side, self.few.numbers[0].size))
             inside = self._inside(mask, along, offset.shape)
             used = np.array([len(np.unique(o[i])) for o, i in zip(offset.T, inside.T, strict=True)])
-            distinct_here, asked_here = float(np.mean(used)), float(np.mean(inside.sum(axis=0)))
+            distinct_here, asked_here = (float(np.average(v, weights=often)) for v in (used, inside.sum(axis=0)))
             distinct, asked = distinct * distinct_here, asked * asked_here
             if side > 1 and np.all(np.diff(offset[:, 0])[: max(1, side // 4)] == 1):
                 run, single = max(run, round(distinct_here)), distinct_here

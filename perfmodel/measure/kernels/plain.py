@@ -171,3 +171,36 @@ def silu_mul(x_ptr, g_ptr, y_ptr, count, BLOCK: tl.constexpr):
     g = tl.load(g_ptr + at, mask=inside).to(tl.float32)
     x = tl.load(x_ptr + at, mask=inside).to(tl.float32)
     tl.store(y_ptr + at, (x * g / (1.0 + tl.exp(-g))).to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["padded", "valid", "top_k"])
+def fused_moe(
+    a_ptr, b_ptr, c_ptr, ids_ptr, experts_ptr, N, K, padded, valid, top_k,
+    BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, GROUP_SIZE_M: tl.constexpr,
+):  # fmt: skip
+    """Grouped GEMM over experts: rows of A are gathered by sorted ids, every block of rows belongs to one expert of B (experts, N, K)."""
+    program = tl.program_id(0)
+    rows = tl.cdiv(padded, BLOCK_SIZE_M)
+    columns = tl.cdiv(N, BLOCK_SIZE_N)
+    band = program // (GROUP_SIZE_M * columns)
+    height = min(rows - band * GROUP_SIZE_M, GROUP_SIZE_M)
+    inside = program % (GROUP_SIZE_M * columns)
+    row = band * GROUP_SIZE_M + inside % height
+    column = inside // height
+    ids = tl.load(ids_ptr + row * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)).to(tl.int64)
+    real = ids < valid
+    expert = tl.load(experts_ptr + row).to(tl.int64)
+    n = (column * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)).to(tl.int64) % N
+    k = tl.arange(0, BLOCK_SIZE_K)
+    a_at = a_ptr + (ids[:, None] // top_k) * K + k[None, :]
+    b_at = b_ptr + expert * N * K + n[None, :] * K + k[:, None]
+    total = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
+    for step in range(0, tl.cdiv(K, BLOCK_SIZE_K)):
+        a = tl.load(a_at, mask=real[:, None] & (k[None, :] < K - step * BLOCK_SIZE_K), other=0.0)
+        b = tl.load(b_at, mask=k[:, None] < K - step * BLOCK_SIZE_K, other=0.0)
+        total = tl.dot(a, b, total)
+        a_at += BLOCK_SIZE_K
+        b_at += BLOCK_SIZE_K
+    n = column * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    c_at = c_ptr + ids[:, None] * N + n[None, :]
+    tl.store(c_at, total.to(c_ptr.dtype.element_ty), mask=real[:, None] & (n[None, :] < N))

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import Configs, parse_configs
+from perfmodel.kernels import family_for, kernel_family
+from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values
 from perfmodel.learn.calibration import Calibration, resolve
@@ -77,12 +77,18 @@ def predict_configs(
     return ConfigPredictions(latency, latency * np.exp(low), latency * np.exp(high), terms, model, inside)
 
 
-def op_sizes(op: Operator) -> dict[str, int]:
-    """The sizes a kernel family asks for."""
-    names = {"gemm": ("m", "n", "k")}.get(op.kind)
-    if names is None:
-        raise InputError(f"no Triton kernel family for a {op.kind}: known for gemm")
-    return {name: int(getattr(op, name)) for name in names}
+def op_sizes(op: Operator, family: str) -> dict[str, int]:
+    """The sizes a kernel family asks for; raises InputError for an operator that it does not compute."""
+    module = kernel_family(family)
+    if not module.computes(op):
+        raise InputError(f"kernel {family} does not compute {_a(op)}")
+    sizes: dict[str, int] = module.sizes_of(op)
+    return sizes
+
+
+def _a(op: Operator) -> str:
+    phase = getattr(op, "phase", "")
+    return f"a {phase} {op.kind}" if phase else f"a {op.kind}"
 
 
 def predict(
@@ -97,15 +103,16 @@ def predict(
         from perfmodel.predict_operators import predict_one
 
         return predict_one(op, spec, stack=stack, calibration=calibration)
-    family = kernel_family(op.kind)
+    name = family_for(op)
+    family = kernel_family(name)
     spec.tensor_rate(family.rate_of(op.dtype))
-    configs = parse_configs(config, required=family.REQUIRED, default_variant=family.PLAIN, variants=family.VARIANTS)
-    facts = facts_for(op.kind, spec, op.dtype, configs)
-    sizes = op_sizes(op)
+    configs = family_configs(family, config)
+    sizes = op_sizes(op, name)
+    facts = facts_for(name, spec, op.dtype, configs, sizes)
     for rule in family.rules(spec, **sizes, dtype=op.dtype, configs=configs, facts=facts):
         if rule.hard and rule.mask[0]:
             raise InputError(f"this config cannot run on {spec.name}: {rule.reason}")
-    found = predict_configs(op.kind, spec, sizes, op.dtype, configs, facts, resolve(spec, f"kernel_{op.kind}", calibration))
+    found = predict_configs(name, spec, sizes, op.dtype, configs, facts, resolve(spec, f"kernel_{name}", calibration))
     return Prediction(
         latency_us=float(found.latency_us[0]),
         low_us=float(found.low_us[0]),

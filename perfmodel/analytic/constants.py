@@ -22,13 +22,21 @@ class Constant:
     source: str
 
 
+INCLUDE = "include"  # top-level key of a law's file: laws whose constants are its own too
+
+
 @functools.cache
 def physics(law: str) -> Mapping[str, Constant]:
-    """The shipped spec-tier constants of a law."""
+    """The shipped spec-tier constants of a law, those of the laws it includes first."""
+    found = dict(tables(law))
+    shared: dict[str, Constant] = {}
+    for other in found.pop(INCLUDE, []):
+        shared |= physics(other)
     try:
-        return {name: Constant(float(e["value"]), float(e["low"]), float(e["high"]), str(e["source"])) for name, e in tables(law).items()}
+        own = {n: Constant(float(e["value"]), float(e["low"]), float(e["high"]), str(e["source"])) for n, e in found.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"calibration/physics/{law}.toml: {error}; reinstall perfmodel or restore the file") from None
+    return shared | own
 
 
 @functools.cache

@@ -46,7 +46,7 @@ def crossfit(
             known.append(_sample(mine, family, gpu, base, rows // max(1, len(mine)), rng))
         model = fit_kernel(family, gpu, pd.concat(known, ignore_index=True))
         for s in (sweeps[i] for i in np.flatnonzero(held).tolist()):
-            found = predict_configs(family, gpu, s.sizes, s.dtype, s.configs, facts_for(family, gpu, s.dtype, s.configs), model)
+            found = predict_configs(family, gpu, s.sizes, s.dtype, s.configs, facts_for(family, gpu, s.dtype, s.configs, s.sizes), model)
             answers[s.label] = (found.latency_us, found.low_us, found.high_us)
     return lambda sweep: answers[sweep.label]
 
@@ -57,7 +57,9 @@ def _sample(sweeps: Sequence[Sweep], family: str, gpu: GpuSpec, base: FittedMode
 
     frames = []
     for s in sweeps:
-        guess = predict_configs(family, gpu, s.sizes, s.dtype, s.configs, facts_for(family, gpu, s.dtype, s.configs), base).latency_us
+        guess = predict_configs(
+            family, gpu, s.sizes, s.dtype, s.configs, facts_for(family, gpu, s.dtype, s.configs, s.sizes), base
+        ).latency_us
         order = np.argsort(guess, kind="stable")
         pool = order[FAVOURITES:][guess[order[FAVOURITES:]] <= PLAUSIBLE * guess.min()]
         chosen = np.concatenate([order[:FAVOURITES], rng.choice(pool, size=min(max(each - FAVOURITES, 0), len(pool)), replace=False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from perfmodel._resources import shipped
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.kernels import kernel_family
+from perfmodel.kernels import FAMILIES, kernel_family
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.calibration import spec_model
@@ -43,7 +44,7 @@ def calibration_points(
 
 def _ranked(family: str, gpu: GpuSpec, sizes: dict[str, int], dtype: str, configs: Configs) -> tuple[Configs, Any]:
     module = kernel_family(family)
-    facts = facts_for(family, gpu, dtype, configs)
+    facts = facts_for(family, gpu, dtype, configs, sizes)
     keep = np.ones(len(configs), dtype=bool)
     for rule in module.rules(gpu, **sizes, dtype=dtype, configs=configs, facts=facts):
         keep &= ~rule.mask
@@ -53,10 +54,16 @@ def _ranked(family: str, gpu: GpuSpec, sizes: dict[str, int], dtype: str, config
     return legal, predict_configs(family, gpu, sizes, dtype, legal, facts.take(at), model).latency_us
 
 
-def sweep_points(family: str, gpu: GpuSpec, sizes: dict[str, int], dtype: str) -> list[dict[str, Any]]:
-    """The whole legal space of one problem, best predicted first."""
-    legal, latency = _ranked(family, gpu, sizes, dtype, kernel_family(family).space(gpu, **sizes, dtype=dtype))
-    return legal.take(np.argsort(latency, kind="stable")).rows()
+def sweep_points(family: str, gpu: GpuSpec, sizes: dict[str, int], dtype: str, *, portable: bool = False) -> list[dict[str, Any]]:
+    """The whole legal space of one problem, with `portable` that of the portable kernel too, best predicted first in turns."""
+    module = kernel_family(family)
+    spaces = [module.space(gpu, **sizes, dtype=dtype), *([module.portable_space(gpu, **sizes, dtype=dtype)] if portable else [])]
+    ordered = []
+    for configs in spaces:
+        legal, latency = _ranked(family, gpu, sizes, dtype, configs)
+        ordered.append(legal.take(np.argsort(latency, kind="stable")).rows())
+    mixed = [row for rows in itertools.zip_longest(*ordered) for row in rows if row is not None]
+    return list({json.dumps(c, sort_keys=True): c for c in mixed}.values())
 
 
 def write_plan(out: Path, shapes: Sequence[Sequence[int]], configs: dict[str, list[dict[str, Any]]]) -> None:
@@ -66,24 +73,27 @@ def write_plan(out: Path, shapes: Sequence[Sequence[int]], configs: dict[str, li
 
 
 def main() -> None:
-    """Write the plan of a GEMM calibration run or of an exhaustive sweep, for `python -m perfmodel.measure.sweep`."""
+    """Write the plan of a kernel's calibration run or exhaustive sweep (also of its portable space), for `perfmodel.measure.sweep`."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("what", choices=("calibration", "evaluation"))
+    parser.add_argument("what", choices=("calibration", "evaluation", "both_spaces"))
+    parser.add_argument("--kernel", default="gemm", choices=FAMILIES)
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--out", type=Path, required=True, help="prefix of the two files to write")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     spec = find_gpu(arguments.gpu)
-    shapes = json.loads((shipped("data") / "gemm" / "shapes.json").read_text(encoding="utf-8"))[arguments.what]
+    family = arguments.kernel
+    known = json.loads((shipped("data") / family / "shapes.json").read_text(encoding="utf-8"))
+    shapes = [s for part in known.values() for s in part] if arguments.what == "both_spaces" else known[arguments.what]
     configs = {}
-    for m, n, k in shapes:
-        sizes = {"m": m, "n": n, "k": k}
+    for shape in shapes:
+        sizes = dict(zip(kernel_family(family).SIZES, shape, strict=True))
         if arguments.what == "calibration":
-            points = calibration_points("gemm", spec, sizes, arguments.dtype, best=2, spread=3, seed=arguments.seed)
+            points = calibration_points(family, spec, sizes, arguments.dtype, best=2, spread=3, seed=arguments.seed)
         else:
-            points = sweep_points("gemm", spec, sizes, arguments.dtype)
-        configs[f"{m}x{n}x{k}"] = points
+            points = sweep_points(family, spec, sizes, arguments.dtype, portable=arguments.what == "both_spaces")
+        configs["x".join(map(str, shape))] = points
     write_plan(arguments.out, shapes, configs)
     print(f"{len(shapes)} shapes, {sum(map(len, configs.values()))} configs")
 

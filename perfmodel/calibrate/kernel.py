@@ -15,11 +15,11 @@ from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import Configs, parse_configs
+from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values, physics
 from perfmodel.learn.calibration import PRIOR_INTERVAL
-from perfmodel.learn.evaluate import rows_that_ran
+from perfmodel.learn.evaluate import rows_that_ran, with_size_columns
 from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.residual import Residual, fit_residual
@@ -67,19 +67,19 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     module = kernel_family(family)
     if not hasattr(frame, "columns"):
         raise InputError(f"the table for kernel:{family} must be a DataFrame, not {type(frame).__name__}")
-    missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
-    if missing:
-        raise InputError(f"the table for kernel:{family} lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    frame = rows_that_ran(frame).reset_index(drop=True)
+    frame = rows_that_ran(with_size_columns(module, frame, f"the table for kernel:{family}")).reset_index(drop=True)
     latency = _numbers(family, frame, "latency_us")
     bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
     if len(bad):
         raise InputError(f"latency_us must be a positive number: rows {', '.join(map(str, bad[:5]))} of kernel:{family} are not")
     sizes = {name: _numbers(family, frame, name) for name in module.SIZES}
     for name, values in sizes.items():
-        wrong = np.flatnonzero(~(values >= 1) | (values != np.floor(values)))
+        least = 0 if name in module.FLAGS else 1
+        wrong = np.flatnonzero(~(values >= least) | (values != np.floor(values)))
         if len(wrong):
-            raise InputError(f"{name} must be a whole number of 1 or more: row {wrong[0]} of kernel:{family} has {values[wrong[0]]:g}")
+            raise InputError(
+                f"{name} must be a whole number of {least} or more: row {wrong[0]} of kernel:{family} has {values[wrong[0]]:g}"
+            )
     names = [parse_dtype(d).name for d in frame["dtype"]] if "dtype" in frame.columns else ["bf16"] * len(frame)
     key = np.array([f"{d}:" + "x".join(str(int(sizes[n][i])) for n in module.SIZES) for i, d in enumerate(names)])
     group = np.unique(key, return_inverse=True)[1].astype(np.int64)
@@ -91,9 +91,9 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     for name in sorted(set(names)):
         gpu.tensor_rate(module.rate_of(name))
         index = np.flatnonzero(np.array(names) == name)
-        configs = parse_configs(frame.iloc[index], required=module.REQUIRED, default_variant=module.PLAIN, variants=module.VARIANTS)
-        spec_facts = facts_for(family, gpu, name, configs)
-        parts.append(Part(index, name, {k: v[index] for k, v in sizes.items()}, configs, spec_facts))
+        configs = family_configs(module, frame.iloc[index])
+        own = {k: v[index] for k, v in sizes.items()}
+        parts.append(Part(index, name, own, configs, facts_for(family, gpu, name, configs, own)))
     log_latency = np.log(latency * 1e-6)
     best = np.full(group.max() + 1, np.inf)
     np.minimum.at(best, group, latency)

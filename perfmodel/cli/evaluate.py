@@ -65,7 +65,7 @@ def predictor(kernel: str, gpu: GpuSpec, model: FittedModel) -> Predictor:
     """What evaluate_ranking calls: latency, low and high of a sweep's configs by one model."""
 
     def predict(sweep: Sweep) -> tuple[Any, Any, Any]:
-        facts = facts_for(kernel, gpu, sweep.dtype, sweep.configs)
+        facts = facts_for(kernel, gpu, sweep.dtype, sweep.configs, sweep.sizes)
         found = predict_configs(kernel, gpu, sweep.sizes, sweep.dtype, sweep.configs, facts, model)
         return found.latency_us, found.low_us, found.high_us
 

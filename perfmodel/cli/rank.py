@@ -6,51 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfmodel.cli import options, output
-from perfmodel.errors import InputError
-from perfmodel.tune.rank import CONFIG_COLUMNS, Ranking
+from perfmodel.cli import options, output, rank_file
+from perfmodel.kernels import config_columns
+from perfmodel.predict import op_sizes
+from perfmodel.tune.rank import Ranking
 from perfmodel.tune.rank import rank as rank_configs
 
 if TYPE_CHECKING:
     from perfmodel.predict import Operator
 
 app = options.verb("Rank Triton configs for a problem by predicted latency; needs no GPU.")
+rank_file.add_to(app)
 
-
-@app.callback(invoke_without_command=True)
-def file_kernel(
-    context: typer.Context,
-    triton_file: Annotated[str | None, typer.Option("--triton-file", metavar="FILE.py:KERNEL", help="A kernel of your own.")] = None,
-    run_file: Annotated[bool, typer.Option("--run-file", help="Yes, run that file (in a process of its own).")] = False,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="With --triton-file: the GPU to ask about.")] = None,
-    argument: Annotated[
-        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="An argument of the kernel: M=4096, a_ptr='*bf16'; repeat.")
-    ] = None,
-    grid: Annotated[str | None, typer.Option("--grid", help="Programs of a launch: 'cdiv(M, BLOCK_M), heads'.")] = None,
-    configs: options.ConfigFile = None,
-    trip_count: Annotated[str | None, typer.Option("--trip-count", help="Iterations of loops whose bounds depend on data.")] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="Element type of pointers that no --arg describes.")] = None,
-    top_k: options.TopK = "8",
-    time_limit: Annotated[str, typer.Option("--time-limit", metavar="SECONDS", help="For running the file and compiling.")] = "600",
-    pruned: Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")] = False,
-    json_: output.Json = False,
-    csv_: output.Csv = False,
-) -> None:
-    """Rank Triton configs for a problem by predicted latency; needs no GPU."""
-    if triton_file is None:
-        if context.invoked_subcommand is None:
-            raise InputError("say which kernel: `perfmodel rank gemm ...`, or --triton-file FILE.py:KERNEL")
-        return
-    if context.invoked_subcommand is not None:
-        raise InputError(f"--triton-file ranks a kernel of your own: leave {context.invoked_subcommand} out")
-    from perfmodel.cli.rank_file import rank_triton_file
-
-    rank_triton_file(
-        triton_file, gpu=gpu, run_file=run_file, arguments=argument or [], grid=grid, configs=configs, trip_count=trip_count, dtype=dtype,
-        top_k=top_k, limit=time_limit, pruned=pruned, json_=json_, csv_=csv_,
-    )  # fmt: skip
-
-
+_SHORT = {"group_m": "group", "split_k": "split", "num_splits": "splits", "num_warps": "warps", "num_stages": "stages"}
 _NOTHING_MEASURED = "nothing was ever measured on this GPU for it"
 
 
@@ -81,7 +49,7 @@ def rows(ranking: Ranking) -> list[dict[str, Any]]:
     order = ranking.order[: ranking.top_k]
     p, t = ranking.predictions, ranking.predictions.terms
     columns: dict[str, Any] = {"variant": ranking.configs.variant[order]} | {
-        name: ranking.configs[name][order] for name in CONFIG_COLUMNS[1:]
+        name: ranking.configs[name][order] for name in config_columns(ranking.kernel)[1:]
     }
     columns |= {name: getattr(p, name)[order] for name in ("latency_us", "low_us", "high_us")}
     columns |= {"bound": t.bound()[order], "waves": t.waves[order], "blocks_per_sm": t.blocks_per_sm[order], "limiter": t.limiter[order]}
@@ -96,14 +64,20 @@ def show(ranking: Ranking, title: str, *, pruned: bool, json_: bool, csv_: bool)
     lost = [{**config, "reason": reason} for config, reason in ranking.pruned]
     model = ranking.predictions.model
     if json_:
-        about = {"op": _op(ranking.op), "gpu": ranking.gpu.name, "tier": model.tier, "model_id": model.model_id, "ranked": len(ranking)}
+        about = {
+            "op": _op(ranking.op, ranking.kernel),
+            "gpu": ranking.gpu.name,
+            "tier": model.tier,
+            "model_id": model.model_id,
+            "ranked": len(ranking),
+        }
         given = ranking.top(len(best)) if ranking.configs.given is not None else [None] * len(best)
         configs = [row | ({"given": own} if own is not None else {}) for row, own in zip(best, given, strict=True)]
         about |= {"pruned_count": len(lost), "configs": configs, "notes": list(ranking.notes)}
         output.write_json(about | ({"pruned": lost} if pruned else {}))
     elif csv_:
         if pruned:
-            output.write_csv(lost, (*CONFIG_COLUMNS, "reason"))
+            output.write_csv(lost, (*config_columns(ranking.kernel), "reason"))
         else:
             output.write_csv([row | {"tier": model.tier, "model_id": model.model_id} for row in best])
     else:
@@ -128,11 +102,8 @@ def _basis(ranking: Ranking, best: list[dict[str, Any]]) -> list[str]:
 
 
 def _tile(row: dict[str, Any]) -> dict[str, Any]:
-    tile = "x".join(str(row[side]) for side in ("block_m", "block_n", "block_k"))
-    rest = {
-        short: row[name] for short, name in (("group", "group_m"), ("split", "split_k"), ("warps", "num_warps"), ("stages", "num_stages"))
-    }
-    return {"variant": row["variant"], "tile": tile, **rest}
+    tile = "x".join(str(row[side]) for side in ("block_m", "block_n", "block_k") if side in row)
+    return {"variant": row["variant"], "tile": tile, **{short: row[name] for name, short in _SHORT.items() if name in row}}
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
@@ -147,5 +118,5 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _op(op: Operator) -> dict[str, Any]:
-    return {"kind": op.kind} | {name: getattr(op, name) for name in ("m", "n", "k") if hasattr(op, name)} | {"dtype": op.dtype}
+def _op(op: Operator, kernel: str) -> dict[str, Any]:
+    return {"kind": op.kind} | op_sizes(op, kernel) | {"dtype": op.dtype}

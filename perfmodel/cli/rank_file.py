@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
@@ -11,6 +13,42 @@ from perfmodel.errors import InputError
 from perfmodel.tune.triton_file import FileRanking, rank_file
 
 _COLUMNS = ("latency_us", "low_us", "high_us", "bound", "waves", "blocks_per_sm", "limiter", "tier", "regs", "spill_bytes", "shared_bytes")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give `rank` its options for a kernel in a file."""
+    app.callback(invoke_without_command=True)(file_kernel)
+
+
+def file_kernel(
+    context: typer.Context,
+    triton_file: Annotated[str | None, typer.Option("--triton-file", metavar="FILE.py:KERNEL", help="A kernel of your own.")] = None,
+    run_file: Annotated[bool, typer.Option("--run-file", help="Yes, run that file (in a process of its own).")] = False,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="With --triton-file: the GPU to ask about.")] = None,
+    argument: Annotated[
+        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="An argument of the kernel: M=4096, a_ptr='*bf16'; repeat.")
+    ] = None,
+    grid: Annotated[str | None, typer.Option("--grid", help="Programs of a launch: 'cdiv(M, BLOCK_M), heads'.")] = None,
+    configs: options.ConfigFile = None,
+    trip_count: Annotated[str | None, typer.Option("--trip-count", help="Iterations of loops whose bounds depend on data.")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="Element type of pointers that no --arg describes.")] = None,
+    top_k: options.TopK = "8",
+    time_limit: Annotated[str, typer.Option("--time-limit", metavar="SECONDS", help="For running the file and compiling.")] = "600",
+    pruned: Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")] = False,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """Rank Triton configs for a problem by predicted latency; needs no GPU."""
+    if triton_file is None:
+        if context.invoked_subcommand is None:
+            raise InputError("say which kernel: `perfmodel rank gemm ...`, or --triton-file FILE.py:KERNEL")
+        return
+    if context.invoked_subcommand is not None:
+        raise InputError(f"--triton-file ranks a kernel of your own: leave {context.invoked_subcommand} out")
+    rank_triton_file(
+        triton_file, gpu=gpu, run_file=run_file, arguments=argument or [], grid=grid, configs=configs, trip_count=trip_count, dtype=dtype,
+        top_k=top_k, limit=time_limit, pruned=pruned, json_=json_, csv_=csv_,
+    )  # fmt: skip
 
 
 def rank_triton_file(

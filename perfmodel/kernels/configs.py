@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ _SPELLINGS = {
     "block_k": ("block_k", "block_size_k", "bk", "tile_k", "blockk"),
     "group_m": ("group_m", "group_size_m", "gm", "group_size", "groupm"),
     "split_k": ("split_k", "splitk", "num_ksplit", "sk"),
+    "num_splits": ("num_splits", "num_kv_splits", "kv_splits", "splits", "split_kv", "ns"),
     "num_warps": ("num_warps", "warps", "nw"),
     "num_stages": ("num_stages", "stages", "ns_stages"),
     "num_ctas": ("num_ctas",),
@@ -29,7 +31,8 @@ _SPELLINGS = {
 }
 _CANONICAL = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
 FACTS = ("regs", "spills", "spill_bytes", "shared")
-DEFAULTS = {"group_m": 1, "split_k": 1, "num_warps": 4, "num_stages": 3}  # Triton's own defaults for the last two
+DEFAULTS = {"group_m": 1, "split_k": 1, "num_splits": 1, "num_warps": 4, "num_stages": 3}  # Triton's own defaults for the last two
+OPTIONAL = ("group_m", "split_k", "num_warps", "num_stages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,12 @@ def _as_mapping(config: Any, position: int) -> Mapping[str, Any]:
     raise InputError(f"config {position} is {type(config).__name__}; expected a mapping or a triton.Config")
 
 
-def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str, variants: Sequence[str]) -> Configs:
+def parse_configs(
+    configs: Any, *, required: Sequence[str], default_variant: str, variants: Sequence[str], optional: Sequence[str] = OPTIONAL
+) -> Configs:
     """Read a DataFrame, or an iterable of mappings or triton.Config objects, under the usual spellings of each field.
 
-    `required` fields must be present in every row; missing optional ones take Triton's defaults. Raises InputError naming the
+    `required` fields must be present in every row; missing `optional` ones take Triton's defaults. Raises InputError naming the
     row and the field for anything missing, not whole, or below 1.
     """
     given: tuple[Mapping[str, Any], ...] | None = None
@@ -105,7 +110,7 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
         raw = {name: np.array([row.get(name) for row in parsed], dtype=object) for name in {n: None for row in parsed for n in row}}
     if not count:
         raise InputError("the config list is empty: give at least one config, or configs=None for the kernel's own space")
-    columns = {name: _whole(raw.get(name), name, count) for name in (*required, *(n for n in DEFAULTS if n not in required))}
+    columns = {name: _whole(raw.get(name), name, count) for name in (*required, *(n for n in optional if n not in required))}
     columns |= {name: _whole(raw[name], name, count) for name in FACTS if name in raw and all(v is not None for v in raw[name])}
     names = [str(v) if isinstance(v, str) else default_variant for v in raw.get("variant", [None] * count)]
     position = {v: i for i, v in enumerate(variants)}
@@ -114,6 +119,18 @@ def parse_configs(configs: Any, *, required: Sequence[str], default_variant: str
             raise InputError(f"config {i} has variant {name!r}; known: {', '.join(variants)}")
     code = np.array([position[n] for n in names], dtype=np.int8)
     return Configs(columns, code, tuple(variants), given)
+
+
+def family_configs(module: ModuleType, configs: Any, *, own: bool = False) -> Configs:
+    """`parse_configs` for a kernel family. Rows without a variant are somebody else's plain kernel, or with `own` the family's first."""
+    variants = tuple(v for v in module.VARIANTS if v != module.PLAIN) if own else module.VARIANTS
+    return parse_configs(
+        configs,
+        required=module.REQUIRED,
+        default_variant=variants[0] if own else module.PLAIN,
+        variants=variants,
+        optional=[name for name in module.COLUMNS if name in DEFAULTS],
+    )
 
 
 def _canonical(name: Any) -> str:

@@ -12,24 +12,24 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel._resources import shipped
-from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import Configs
 
 Floats = npt.NDArray[np.float64]
-_BARRIER_BYTES = 8.0  # of a buffer that the tensor-memory accelerator fills
-_TWO_STORES = 128 * 256  # output elements from which the persistent kernel stores a tile in two halves (measure/kernels/gemm.py)
-_KEY = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
 VALUES = (
     "shared_bytes", "regs", "spill_bytes", "loop_instructions", "multiplies", "warpgroup", "rate_share", "serialised", "fragment_bytes",
+    "special",
 )  # fmt: skip
+LATER = ("special",)  # zero in a table or formula that does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Facts:
     """Per config: bytes of shared memory a block; registers and spilled bytes a thread; and for one K iteration of one warp the
 
     instructions issued, the tensor-core multiplies, whether they are warp-group ones, their rate over the operand type's own
-    (0.5 where the compiler promotes fp8 to fp16), how many of them the compiler serialised, and the bytes of shared memory that
-    fragment loads read. `exact` tells compiled figures from the formula's.
+    (0.5 where the compiler promotes fp8 to fp16), how many of them the compiler serialised, the bytes of shared memory that
+    fragment loads read, and the special-function instructions (exponentials). `exact` tells compiled figures from the formula's.
     """
 
     shared_bytes: npt.NDArray[np.int64]
@@ -50,6 +50,7 @@ class Facts:
     rate_share: Floats
     serialised: Floats
     fragment_bytes: Floats
+    special: Floats
     exact: npt.NDArray[np.bool_]
 
     def take(self, index: npt.NDArray[Any]) -> Facts:
@@ -57,13 +58,20 @@ class Facts:
         return Facts(*(getattr(self, name)[index] for name in self.__slots__))
 
 
-def facts_for(family: str, gpu: GpuSpec, dtype: str, configs: Configs) -> Facts:
-    """Facts of each config on `gpu`: the caller's own (configs.FACTS) first, then stored ones, then the formula."""
-    guess = formula(gpu, dtype, configs)
-    values = {name: np.array(guess[name], dtype=np.float64) for name in VALUES}
+def facts_for(family: str, gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any] | None = None) -> Facts:
+    """Facts of each config on `gpu`: the caller's own (configs.FACTS) first, then stored ones, then the formula.
+
+    `sizes` of the problem, scalars or arrays beside the configs, for families whose code depends on some of them (a head's width).
+    """
+    module = kernel_family(family)
+    guess = module.formula(gpu, dtype, configs, sizes)
+    zero = np.zeros(len(configs))
+    values = {name: np.array(np.broadcast_to(guess.get(name, zero), zero.shape), dtype=np.float64) for name in VALUES}
     exact = np.zeros(len(configs), dtype=bool)
     stored = _stored(family)
-    keys = _keys(gpu.arch, dtype, configs)
+    code = module.code_of(configs, sizes)
+    code = {name: code[name] for name in module.BINARY}
+    keys = _pack(int(gpu.arch.removeprefix("sm_")), _DTYPE_CODES.get(dtype, 0), _variant_codes(module, configs), code)
     if len(stored.keys):
         at = np.minimum(np.searchsorted(stored.keys, keys), len(stored.keys) - 1)
         exact = stored.keys[at] == keys
@@ -83,61 +91,9 @@ def facts_for(family: str, gpu: GpuSpec, dtype: str, configs: Configs) -> Facts:
         rate_share=values["rate_share"],
         serialised=values["serialised"],
         fragment_bytes=values["fragment_bytes"],
+        special=values["special"],
         exact=exact,
     )
-
-
-def formula(gpu: GpuSpec, dtype: str, configs: Configs) -> Mapping[str, Any]:
-    """Facts estimated without compiling, for configs that no table holds.
-
-    Shared memory: a ring of (stages - 1) operand buffers where multiplies read registers (mma.sync), `stages` where they read
-    shared memory (warp-group multiplies, sm_90 and sm_100, 64 rows or more), each with a barrier where the tensor-memory accelerator
-    fills it; or the 16-bit output tile if that is larger, and beside the ring in the persistent kernel.
-    Registers: accumulators m n / (32 warps), fragments, and about 40 for addresses; what exceeds the block's share of the SM spills.
-    Serialised: two warp groups with 256 columns each.
-    Evidence: on the sm_80, sm_86, sm_89 and sm_90 tables in data/ shared memory is within 64 bytes of the compiled figure on 99 % of the
-    configs (equal on 93 %), the kind and number of multiplies equal on all, registers within 14 (median, 44 at p90); on sm_100 shared
-    memory within 64 bytes on 99 %, registers within 18, the number of multiplies equal on 80 % (tests/unit/test_compile_facts.py).
-    """
-    size = parse_dtype(dtype).a_bytes
-    bm, bn, bk = (configs[x].astype(np.float64) for x in ("block_m", "block_n", "block_k"))
-    warps, stages = configs["num_warps"].astype(np.float64), configs["num_stages"].astype(np.float64)
-    swap = configs.of("tma_swap")
-    rows, cols = np.where(swap, bn, bm), np.where(swap, bm, bn)
-    warpgroup = (gpu.capability[0] in (9, 10)) & (rows >= 64) & (warps % 4 == 0)
-    buffers = np.where(warpgroup, stages, np.maximum(stages - 1, 1))
-    tma, persistent = configs.of("tma", "tma_swap", "persistent"), configs.of("persistent")
-    barriers = np.where(tma, _BARRIER_BYTES * buffers, 0.0)
-    ring = buffers * (bm + bn) * bk * size
-    out = bm * bn * 2.0
-    shared = barriers + np.where(persistent, ring + np.where(bm * bn >= _TWO_STORES, out / 2.0, out), np.maximum(ring, out))
-    accumulators = bm * bn / (32.0 * warps)
-    depth16 = bk * size / 32.0
-    grid_m = np.where(rows >= 32, np.minimum(2.0, warps), 1.0)
-    grid_n = warps / grid_m
-    fragments = np.where(warpgroup, 0.0, (rows / grid_m + cols / grid_n) * size * 16.0 / 128.0)
-    registers = accumulators + fragments + 40.0
-    ceiling = np.minimum(float(gpu.max_regs_per_thread), gpu.regs_per_sm / (32.0 * warps))  # a block must fit its SM
-    spill = np.maximum(registers - ceiling, 0.0) * 4.0
-    promoted = (dtype == "fp8") & ~warpgroup & (gpu.capability != (8, 9))
-    rate_share = np.where(promoted, 0.5, 1.0)
-    per_warp = np.where(
-        warpgroup, np.ceil(rows / 64.0 / np.maximum(warps / 4.0, 1.0)) * depth16, rows * cols / (128.0 * warps) * depth16 / rate_share
-    )
-    per_warp = np.maximum(per_warp, 1.0)
-    serialised = np.where(warpgroup & (((cols >= 256) & (warps >= 8)) | (accumulators >= 255)), per_warp, 0.0)
-    copies = np.where(tma, 1.0, (bm + bn) * bk * size / 16.0 / (32.0 * warps))
-    return {
-        "shared_bytes": shared,
-        "regs": np.minimum(registers, ceiling),
-        "spill_bytes": spill,
-        "loop_instructions": 40.0 + 6.0 * copies + per_warp * np.where(promoted, 4.0, 1.5),
-        "multiplies": per_warp,
-        "warpgroup": warpgroup.astype(np.float64),
-        "rate_share": rate_share,
-        "serialised": serialised,
-        "fragment_bytes": np.where(warpgroup, 0.0, (rows / grid_m + cols / grid_n) * bk * size),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +103,23 @@ class _Table:
 
 
 _DTYPE_CODES = {"bf16": 1, "fp16": 1, "fp8": 3, "int8": 4}  # fp16 code differs from bf16 code in nothing but the type of the multiply
-_VARIANT_CODES = {"pointer": 1, "plain": 1, "tma": 2, "tma_swap": 3, "persistent": 4}
+_RADIX = {"num_warps": 64, "num_stages": 32, "causal": 2}
+_RADIX_OF_SIDES = 1024  # tile sides and widths of heads
 
 
-def _keys(arch: str, dtype: str, configs: Configs) -> npt.NDArray[np.int64]:
-    """One integer a config; -1 where the stored table cannot hold it."""
-    variant = np.array([_VARIANT_CODES[name] for name in configs.variants], dtype=np.int64)[configs.code]
-    return _pack(int(arch.removeprefix("sm_")), _DTYPE_CODES.get(dtype, 0), variant, [configs[n] for n in _KEY])
+def _variant_codes(module: ModuleType, configs: Configs) -> npt.NDArray[np.int64]:
+    """Place of each row's variant in the family, from 1; somebody else's plain kernel counts as the ordinary one."""
+    codes = [1 if name == module.PLAIN else 1 + module.VARIANTS.index(name) for name in configs.variants]
+    return np.array(codes, dtype=np.int64)[configs.code]
 
 
-def _pack(arch: Any, dtype: Any, variant: Any, parts: list[Any]) -> npt.NDArray[np.int64]:
-    code = (np.asarray(arch, dtype=np.int64) * 8 + dtype) * 8 + variant
-    for part in parts:
-        code = code * 1024 + np.minimum(np.asarray(part, dtype=np.int64), 1023)
-    return np.where(np.asarray(dtype) > 0, code, -1)
+def _pack(arch: Any, dtype: Any, variant: Any, code: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+    """One integer a binary; -1 where the stored table cannot hold it."""
+    key = (np.asarray(arch, dtype=np.int64) * 8 + dtype) * 8 + variant
+    for name, part in code.items():
+        radix = _RADIX.get(name, _RADIX_OF_SIDES)
+        key = key * radix + np.minimum(np.asarray(part, dtype=np.int64), radix - 1)
+    return np.where(np.asarray(dtype) > 0, key, -1)
 
 
 @functools.cache
@@ -168,29 +127,33 @@ def _stored(family: str) -> _Table:
     path = shipped("data") / f"compile_facts_{family}.npz"
     if not path.is_file():
         return _Table(np.array([], dtype=np.int64), {})
-    return read_table(path)
+    return read_table(path, family)
 
 
-def read_table(path: Path) -> _Table:
+def read_table(path: Path, family: str = "gemm") -> _Table:
     """Read a table of compile facts; raises InputError for a file that is not one."""
+    names = kernel_family(family).BINARY
     try:
         with np.load(path, allow_pickle=False) as raw:
             columns = {name: raw[name] for name in raw.files}
-        keys = _pack(columns["arch"], columns["dtype"], columns["variant"], [columns[n] for n in _KEY])
+        keys = _pack(columns["arch"], columns["dtype"], columns["variant"], {n: columns[n] for n in names})
         order = np.argsort(keys, kind="stable")
-        return _Table(keys[order], {name: columns[name][order].astype(np.float64) for name in VALUES})
+        zero = np.zeros(len(keys))
+        found = {name: columns.get(name, zero) if name in LATER else columns[name] for name in VALUES}
+        return _Table(keys[order], {name: values[order].astype(np.float64) for name, values in found.items()})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"cannot read the compile facts in {path}: {error}; restore the file or reinstall perfmodel") from None
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store facts rows (keys: arch int, dtype, variant, the tile, warps, stages, and VALUES) as a compact array file."""
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]], family: str = "gemm") -> None:
+    """Store facts rows (keys: arch int, dtype, variant, the family's BINARY columns, and VALUES) as a compact array file."""
+    module = kernel_family(family)
     columns: dict[str, Any] = {
         "arch": np.array([int(r["arch"]) for r in rows], dtype=np.int16),
         "dtype": np.array([_DTYPE_CODES[r["dtype"]] for r in rows], dtype=np.int8),
-        "variant": np.array([_VARIANT_CODES[r["variant"]] for r in rows], dtype=np.int8),
+        "variant": np.array([1 if r["variant"] == module.PLAIN else 1 + module.VARIANTS.index(r["variant"]) for r in rows], dtype=np.int8),
     }
-    columns |= {n: np.array([int(r[n]) for r in rows], dtype=np.int16) for n in _KEY}
-    columns |= {n: np.array([float(r[n]) for r in rows], dtype=np.float32) for n in VALUES}
+    columns |= {n: np.array([int(r[n]) for r in rows], dtype=np.int16) for n in module.BINARY}
+    columns |= {n: np.array([float(r.get(n, 0.0)) for r in rows], dtype=np.float32) for n in VALUES}
     with path.open("wb") as handle:
         np.savez_compressed(handle, **columns)

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic import tile as law
-from perfmodel.analytic.occupancy import LIMITERS, blocks_per_sm
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import unknown_name
+from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.kernels import tiled
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Rule, Terms
@@ -28,7 +28,14 @@ NAME = "gemm"
 PLAIN = "plain"
 VARIANTS = ("pointer", "tma", "tma_swap", "persistent", PLAIN)
 SIZES = ("m", "n", "k")
+FLAGS: tuple[str, ...] = ()
+ALIASES: Mapping[str, tuple[str, ...]] = {}
+DEFAULTS: Mapping[str, int] = {}
 REQUIRED = ("block_m", "block_n", "block_k")
+COLUMNS = (*REQUIRED, "group_m", "split_k", "num_warps", "num_stages")
+TWINS = ("block_m", "block_n")
+BINARY = (*REQUIRED, "num_warps", "num_stages")
+FIXED = {"split": False, "even_k": True, "align": 16}
 _TMA = ("tma", "tma_swap", "persistent")
 _BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 _TABLE = (
@@ -42,7 +49,25 @@ _TABLE = (
 _SPLITS = (1, 2, 4, 8, 16)
 _GROUPS = (4, 8, 16)
 _WIDE = 128 * 128  # output elements of a tile from which its order of visits matters for DRAM traffic
-_TILE = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+_BARRIER_BYTES = 8.0  # of a buffer that the tensor-memory accelerator fills
+_TWO_STORES = 128 * 256  # output elements from which the persistent kernel stores a tile in two halves (measure/kernels/gemm.py)
+
+
+def computes(op: Any) -> bool:
+    """Whether the operator is a GEMM."""
+    return bool(op.kind == "gemm")
+
+
+def sizes_of(op: Any) -> dict[str, int]:
+    """m, n and k of a Gemm; raises InputError for a batched one."""
+    if op.batch != 1:
+        raise InputError(f"the gemm kernel has no batch dimension, got batch={op.batch}")
+    return {name: int(getattr(op, name)) for name in SIZES}
+
+
+def code_of(configs: Configs, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The BINARY columns: the sizes do not change the code."""
+    return {name: configs[name] for name in BINARY}
 
 
 @functools.cache
@@ -62,9 +87,7 @@ def tiles(arch: int, dtype: str) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.i
 def binaries(arch: int, dtype: str) -> list[dict[str, Any]]:
     """What measure.compile has to compile, so that every config of the space on `arch`, and of the portable one, has its facts."""
     rows = {(int(v), *map(int, row)): None for source in (arch, 80) for v, row in zip(*tiles(source, dtype), strict=True)}
-    return [
-        {"variant": VARIANTS[row[0]], **dict(zip(_TILE, row[1:], strict=True)), "split": False, "even_k": True, "align": 16} for row in rows
-    ]
+    return [{"variant": VARIANTS[row[0]], **dict(zip(BINARY, row[1:], strict=True)), **FIXED} for row in rows]
 
 
 def space(gpu: GpuSpec, m: int, n: int, k: int, dtype: str) -> Configs:
@@ -86,7 +109,7 @@ def space(gpu: GpuSpec, m: int, n: int, k: int, dtype: str) -> Configs:
             at = np.flatnonzero(useful & (grouped | (group == 8)))
             parts.append((at, split, group))
     index = np.concatenate([at for at, _, _ in parts])
-    columns = {name: table[index, i] for i, name in enumerate(_TILE)}
+    columns = {name: table[index, i] for i, name in enumerate(BINARY)}
     columns["split_k"] = np.concatenate([np.full(len(at), split) for at, split, _ in parts])
     columns["group_m"] = np.concatenate([np.full(len(at), group) for at, _, group in parts])
     return Configs(columns, variant[index], VARIANTS)
@@ -97,7 +120,7 @@ def portable_space(gpu: GpuSpec, m: int, n: int, k: int, dtype: str) -> Configs:
     variant, table = tiles(80, dtype)
     fits = (table[:, 0] <= max(16, 2 * m - 1)) & (table[:, 1] <= max(32, 2 * n - 1))
     at = np.flatnonzero(fits)
-    columns = {name: table[at, i] for i, name in enumerate(_TILE)}
+    columns = {name: table[at, i] for i, name in enumerate(BINARY)}
     columns |= {"split_k": np.ones(len(at), dtype=np.int64), "group_m": np.full(len(at), 8)}
     return Configs(columns, variant[at], VARIANTS)
 
@@ -107,6 +130,59 @@ def rate_of(dtype: str) -> str:
     if dtype not in _BYTES:
         raise unknown_name("dtype of the Triton GEMM kernels", dtype, _BYTES)
     return parse_dtype(dtype).rate
+
+
+def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """Facts estimated without compiling, for configs that no table holds.
+
+    Shared memory: a ring of (stages - 1) operand buffers where multiplies read registers (mma.sync), `stages` where they read
+    shared memory (warp-group multiplies, sm_90 and sm_100, 64 rows or more), each with a barrier where the tensor-memory accelerator
+    fills it; or the 16-bit output tile if that is larger, and beside the ring in the persistent kernel.
+    Registers: accumulators m n / (32 warps), fragments, and about 40 for addresses; what exceeds the block's share of the SM spills.
+    Serialised: two warp groups with 256 columns each.
+    Evidence: on the sm_80, sm_86, sm_89 and sm_90 tables in data/ shared memory is within 64 bytes of the compiled figure on 99 % of the
+    configs (equal on 93 %), the kind and number of multiplies equal on all, registers within 14 (median, 44 at p90); on sm_100 shared
+    memory within 64 bytes on 99 %, registers within 18, the number of multiplies equal on 80 % (tests/unit/test_compile_facts.py).
+    """
+    size = parse_dtype(dtype).a_bytes
+    bm, bn, bk = (configs[x].astype(np.float64) for x in ("block_m", "block_n", "block_k"))
+    warps, stages = configs["num_warps"].astype(np.float64), configs["num_stages"].astype(np.float64)
+    swap = configs.of("tma_swap")
+    rows, cols = np.where(swap, bn, bm), np.where(swap, bm, bn)
+    warpgroup = (gpu.capability[0] in (9, 10)) & (rows >= 64) & (warps % 4 == 0)
+    buffers = np.where(warpgroup, stages, np.maximum(stages - 1, 1))
+    tma, persistent = configs.of("tma", "tma_swap", "persistent"), configs.of("persistent")
+    barriers = np.where(tma, _BARRIER_BYTES * buffers, 0.0)
+    ring = buffers * (bm + bn) * bk * size
+    out = bm * bn * 2.0
+    shared = barriers + np.where(persistent, ring + np.where(bm * bn >= _TWO_STORES, out / 2.0, out), np.maximum(ring, out))
+    accumulators = bm * bn / (32.0 * warps)
+    depth16 = bk * size / 32.0
+    grid_m = np.where(rows >= 32, np.minimum(2.0, warps), 1.0)
+    grid_n = warps / grid_m
+    fragments = np.where(warpgroup, 0.0, (rows / grid_m + cols / grid_n) * size * 16.0 / 128.0)
+    registers = accumulators + fragments + 40.0
+    ceiling = np.minimum(float(gpu.max_regs_per_thread), gpu.regs_per_sm / (32.0 * warps))  # a block must fit its SM
+    spill = np.maximum(registers - ceiling, 0.0) * 4.0
+    promoted = (dtype == "fp8") & ~warpgroup & (gpu.capability != (8, 9))
+    rate_share = np.where(promoted, 0.5, 1.0)
+    per_warp = np.where(
+        warpgroup, np.ceil(rows / 64.0 / np.maximum(warps / 4.0, 1.0)) * depth16, rows * cols / (128.0 * warps) * depth16 / rate_share
+    )
+    per_warp = np.maximum(per_warp, 1.0)
+    serialised = np.where(warpgroup & (((cols >= 256) & (warps >= 8)) | (accumulators >= 255)), per_warp, 0.0)
+    copies = np.where(tma, 1.0, (bm + bn) * bk * size / 16.0 / (32.0 * warps))
+    return {
+        "shared_bytes": shared,
+        "regs": np.minimum(registers, ceiling),
+        "spill_bytes": spill,
+        "loop_instructions": 40.0 + 6.0 * copies + per_warp * np.where(promoted, 4.0, 1.5),
+        "multiplies": per_warp,
+        "warpgroup": warpgroup.astype(np.float64),
+        "rate_share": rate_share,
+        "serialised": serialised,
+        "fragment_bytes": np.where(warpgroup, 0.0, (rows / grid_m + cols / grid_n) * bk * size),
+    }
 
 
 def rules(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs, facts: Facts) -> list[Rule]:
@@ -145,119 +221,63 @@ def rules(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs, fa
 def terms(gpu: GpuSpec, m: Any, n: Any, k: Any, dtype: str, configs: Configs, facts: Facts, constants: Mapping[str, float]) -> Terms:
     """Physical terms of each config for sizes m, n, k (scalars or arrays beside the configs).
 
-    An iteration of the K loop of one block costs soft-max(tensor, L2 port, shared memory, issue); alone it cannot be faster than its
-    latency (analytic/tile.exposed_latency_cycles); tiles fill SMs in waves; compulsory DRAM traffic and launch come on top:
-
-        latency = launch + soft-max2( (iterations + fill + epilogue) / clock, bytes / DRAM rate + ramp ) + split-K reduction
-
-    Sources and validity of each law: analytic/tile.py; constants: calibration/physics/gemm.toml.
+    latency = launch + cost of the tiles (kernels/tiled.py). Constants: calibration/physics/gemm.toml.
     Evidence: `perfmodel evaluate ranking` on exhaustive sweeps of an H200 (README, accuracy table).
     """
     c = constants
     size = float(_BYTES[dtype])
     mm, nn, kk = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
     bm, bn, bk = (configs[x].astype(np.float64) for x in ("block_m", "block_n", "block_k"))
-    warps, stages, split = (configs[x].astype(np.float64) for x in ("num_warps", "num_stages", "split_k"))
-    tma, persistent = configs.of(*_TMA), configs.of("persistent")
-    swap = configs.of("tma_swap")
-    clock = gpu.max_clock_hz * c["clock_share"]
-
+    split, group = configs["split_k"].astype(np.float64), configs["group_m"].astype(np.float64)
+    tma = configs.of(*_TMA)
     tiles_m, tiles_n = np.ceil(mm / bm), np.ceil(nn / bn)
-    units = tiles_m * tiles_n * split
-    k_steps = np.ceil(np.ceil(kk / bk) / split)
-    threads = 32.0 * warps
-    occupancy = blocks_per_sm(gpu, threads, facts.regs, facts.shared_bytes)
-    resident = np.maximum(occupancy.blocks_per_sm, 1).astype(np.float64)
-    resident = np.where(persistent, 1.0, resident)
-
-    # what one iteration of one block asks of each resource, in cycles of its SM
-    native = parse_dtype(dtype).rate
-    per_cycle = gpu.tensor_rate(native) / (gpu.sms * gpu.boost_clock_hz)
-    sync_per_cycle = per_cycle * facts.rate_share * (c["mma_sync_share"] if gpu.capability >= (9, 0) else 1.0)
-    flops = 2.0 * bm * bn * bk
-    tensor = law.tensor_cycles(flops, np.where(facts.warpgroup, per_cycle, sync_per_cycle))
     depth = bk * size
-    wide, narrow = np.where(swap, bn, bm), np.where(swap, bm, bn)
-    operands = np.where(facts.warpgroup, law.warpgroup_operand_bytes(wide, narrow, depth), facts.fragment_bytes * warps)
-    shared = (operands + (bm + bn) * depth) / c["smem_bytes_per_cycle"]
-    issue = facts.loop_instructions * warps / 4.0
     real_rows = np.minimum(bm, mm)
     lines = real_rows * np.ceil(depth / law.LINE_BYTES)
-    a_rows = np.where(tma, real_rows, bm / law.shared_line_efficiency(lines, c["hot_lines"]))
-    segment = np.where(tma, 1.0, law.segment_efficiency(depth, c["line_share_64"], c["line_share_32"]))
-    request = (a_rows + np.minimum(bn, nn)) * depth / segment
-    active = np.minimum(units, gpu.sms)
-    l2_per_cycle = gpu.l2_bytes_per_s * c["l2_rate_factor"] / gpu.max_clock_hz
-    width = c["port_bytes_per_cycle"] * np.where(tma, c["tma_port_gain"], 1.0)
-    port = law.port_cycles(request, active, width, l2_per_cycle)
-    throughput = law.smooth_max4(tensor, port, shared, issue)
-
-    # one block alone
-    k_instructions = depth / 32.0 / np.where(facts.rate_share < 1.0, facts.rate_share, 1.0)
-    sync_chain = k_instructions * c["multiply_latency_cycles"] + c["fragment_latency_cycles"]
-    chain = np.where(facts.warpgroup, tensor + c["warpgroup_latency_cycles"], sync_chain) + facts.serialised * c["serial_multiply_cycles"]
     compulsory = (mm * kk + nn * kk) * size
-    miss = np.minimum(1.0, c["miss_weight"] * compulsory / (units * k_steps * (bm + bn) * depth))
-    far, near = gpu.dram_latency_s * c["dram_latency_factor"], gpu.l2_latency_s * c["l2_latency_factor"]
-    load = (near + np.maximum(far - near, 0.0) * miss) * clock + (real_rows + bn) * depth / c["request_bytes_per_cycle"]
-    alone = law.exposed_latency_cycles(load + c["load_wait_share"] * tensor, stages, chain, c["sync_cycles"])
-
-    mean, busiest = law.waves(units, gpu.sms)
-    per_step, rounds = law.core_cycles(busiest, mean, resident, throughput, alone, c["tail_weight"])
-    epilogue = bm * bn * np.where(split > 1, 8.0, 2.0) / c["epilogue_bytes_per_cycle"]
-    shared_rounds = 1.0 + c["round_overlap"] * (rounds - 1.0)
-    edges = np.where(
-        persistent,
-        load + epilogue * rounds,
-        (load + epilogue + c["block_start_cycles"]) * np.where(np.minimum(resident, busiest) > 1.0, shared_rounds, rounds),
-    )
-    spill = 1.0 + facts.spill_bytes / 64.0 * c["spill_share_per_64_bytes"]
-    core_s = (per_step * k_steps * spill + edges) / clock
-    group = configs["group_m"].astype(np.float64)
     surplus = law.reread_bytes(tiles_m, tiles_n, bm, bn, kk * size, group, gpu.sms, gpu.l2_bytes)
-    moved = compulsory + surplus + mm * nn * 2.0 + np.where(split > 1, 2.0 * split * tiles_m * tiles_n * bm * bn * 4.0, 0.0)
-    dram_rate = gpu.dram_bytes_per_s * c["dram_efficiency"]
-    dram_s = law.dram_seconds(moved, dram_rate, c["dram_ramp_s"])
-    reduce_s = np.where(split > 1, 2.0 * far + split * near, 0.0)
-    latency = c["launch_s"] + law.smooth_max2(core_s, dram_s) + reduce_s
-
-    share = per_step * k_steps / np.maximum(throughput, 1.0) / clock  # seconds for each cycle of an iteration's demand
-    seconds = {
-        "compute": tensor * share,
-        "shared memory": shared * share,
-        "issue": issue * share,
-        "L2": port * share,
-        "latency": np.where(alone > np.minimum(resident, busiest) * throughput, per_step * k_steps / clock, 0.0),
-        "DRAM": dram_s,
-        "fill and epilogue": edges / clock + reduce_s,
-        "launch": np.full_like(latency, c["launch_s"]),
-    }
+    work = tiled.Launch(
+        tiles_m=tiles_m,
+        tiles_n=tiles_n,
+        split=split,
+        k=kk,
+        rows=real_rows,
+        cols=np.minimum(bn, nn),
+        asked_rows=np.where(tma, real_rows, bm / law.shared_line_efficiency(lines, c["hot_lines"])),
+        once_bytes=compulsory,
+        again_bytes=surplus,
+        out_bytes=mm * nn * 2.0,
+    )
+    persistent = configs.of("persistent")
+    cost = tiled.cost(gpu, dtype, size, configs, facts, c, work, tma=tma, swap=configs.of("tma_swap"), persistent=persistent)
+    latency = c["launch_s"] + cost.latency_s
+    seconds = {**cost.seconds, "launch": np.full_like(latency, c["launch_s"])}
     logs = {f"log_{name.replace(' ', '_')}": np.log(np.maximum(v, 1e-9) / latency) for name, v in seconds.items() if name != "launch"}
     features = {
         **logs,
         "log_launch": np.log(c["launch_s"] / latency),
-        "log_alone_over_throughput": np.log(alone / throughput),
-        "waves": np.minimum(mean, 8.0),
-        "tail": mean / busiest,
-        "resident": resident,
-        "warps_per_sm": np.minimum(resident, busiest) * threads / 32.0,
+        "log_alone_over_throughput": np.log(cost.alone_over_throughput),
+        "waves": np.minimum(cost.mean_waves, 8.0),
+        "tail": cost.mean_waves / cost.busiest,
+        "resident": cost.resident,
+        "warps_per_sm": np.minimum(cost.resident, cost.busiest) * configs["num_warps"],
         "log2_block_m": np.log2(bm),
         "log2_block_n": np.log2(bn),
         "log2_depth_bytes": np.log2(depth),
-        "stages": stages,
-        "warps": warps,
+        "stages": configs["num_stages"].astype(np.float64),
+        "warps": configs["num_warps"].astype(np.float64),
         "group_m": np.log2(group),
         "log_reread": np.log1p(surplus / compulsory),
         "split_k": np.log2(split),
-        "log2_k_steps": np.log2(k_steps),
+        "log2_k_steps": np.log2(cost.k_steps),
         "fill_m": np.broadcast_to(mm / (tiles_m * bm), latency.shape),
         "fill_n": np.broadcast_to(nn / (tiles_n * bn), latency.shape),
         "log_l2_share": np.broadcast_to(np.log(compulsory / gpu.l2_bytes), latency.shape),
-        "miss": np.broadcast_to(miss, latency.shape),
+        "miss": np.broadcast_to(cost.miss, latency.shape),
         "serialised": facts.serialised / np.maximum(facts.multiplies, 1.0),
         "warpgroup": facts.warpgroup.astype(np.float64),
         "registers": facts.regs / 255.0,
         "spill": np.minimum(facts.spill_bytes / 64.0, 4.0),
         "variant": np.where(configs.of(PLAIN), 0, configs.code).astype(np.float64),
     }
-    return Terms(latency, seconds, mean, occupancy.blocks_per_sm, np.array(LIMITERS)[occupancy.limiter], features, facts.exact)
+    return Terms(latency, seconds, cost.mean_waves, cost.blocks_per_sm, cost.limiter, features, facts.exact)

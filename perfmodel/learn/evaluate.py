@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import Configs, parse_configs
+from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.learn.baselines import BASELINES, EXTERNAL
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Sweep:
     dtype: str
     configs: Configs
     latency_us: Floats
+    family: str = "gemm"
 
     @property
     def label(self) -> str:
@@ -55,10 +57,7 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
     import pandas as pd
 
     module = kernel_family(family)
-    missing = [c for c in (*module.SIZES, "latency_us") if c not in frame.columns]
-    if missing:
-        raise InputError(f"the sweep lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    frame = rows_that_ran(frame)
+    frame = rows_that_ran(with_size_columns(module, frame, "the sweep"))
     if "variant" in frame.columns:
         frame = frame[frame["variant"].isna() | frame["variant"].isin(module.VARIANTS)]
     if "dtype" not in frame.columns:
@@ -74,10 +73,28 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
     sweeps = []
     for label, rows in frame.groupby(["dtype", *module.SIZES], sort=True):
         key: tuple[Any, ...] = tuple(label)
-        configs = parse_configs(rows, required=module.REQUIRED, default_variant=module.PLAIN, variants=module.VARIANTS)
+        configs = family_configs(module, rows)
         sizes = dict(zip(module.SIZES, (int(v) for v in key[1:]), strict=True))
-        sweeps.append(Sweep(sizes, str(key[0]), configs, rows["latency_us"].to_numpy(dtype=np.float64)))
+        sweeps.append(Sweep(sizes, str(key[0]), configs, rows["latency_us"].to_numpy(dtype=np.float64), family))
     return sweeps
+
+
+def with_size_columns(module: ModuleType, frame: pd.DataFrame, what: str) -> pd.DataFrame:
+    """The frame with one column a size of the family, read from its ALIASES where its own name is absent, and its DEFAULTS where both are.
+
+    Raises InputError naming `what` and the missing columns.
+    """
+    found = {}
+    for size in module.SIZES:
+        known = [name for name in (size, *module.ALIASES.get(size, ())) if name in frame.columns]
+        if known:
+            found[size] = frame[known[0]]
+        elif size in module.DEFAULTS:
+            found[size] = module.DEFAULTS[size]
+    missing = [c for c in module.SIZES if c not in found] + (["latency_us"] if "latency_us" not in frame.columns else [])
+    if missing:
+        raise InputError(f"{what} lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
+    return frame.assign(**found)
 
 
 def regret(latency: Floats, score: Floats, ks: Sequence[int] = KS) -> Floats:
@@ -114,8 +131,8 @@ def evaluate_ranking(
     rows: list[dict[str, Any]] = []
     errors: dict[str, list[Floats]] = {name: [] for name in methods}
     inside: dict[str, list[npt.NDArray[np.bool_]]] = {name: [] for name in methods}
-    scores = {**BASELINES, **(EXTERNAL if external else {})}
     for sweep in sweeps:
+        scores = {**BASELINES, **(EXTERNAL if external else {})} if sweep.family == "gemm" else {}
         rows.append({"method": "random", "shape": sweep.label, **_named(random_regret(sweep.latency_us))})
         for name, score in scores.items():
             values = score(gpu, sweep.sizes, sweep.dtype, sweep.configs)
@@ -148,8 +165,9 @@ def _named(values: Floats) -> dict[str, float]:
 
 def _static_lists(sweeps: Sequence[Sweep]) -> list[tuple[Sweep, Floats]]:
     """Greedy list of configs that covers one half of the shapes best, scored on the other half; needs sweeps of the same configs."""
-    columns = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "split_k", "group_m")
-    keys = [[tuple(row) for row in np.column_stack([s.configs.code, *(s.configs[c] for c in columns)])] for s in sweeps]
+    keys = [
+        [tuple(row) for row in np.column_stack([s.configs.code, *(s.configs[c] for c in kernel_family(s.family).COLUMNS)])] for s in sweeps
+    ]
     results = []
     for half in (0, 1):
         train = [i for i in range(len(sweeps)) if i % 2 != half]

@@ -23,6 +23,7 @@ _LOOKED_FOR = {
     "stg": ("STG",),
     "bar": ("BAR", "SYNCS", "WARPSYNC"),
     "warpgroup": ("WARPGROUP",),
+    "special": ("MUFU",),
 }
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*)$")
 _LABEL = re.compile(r"^\s*(\.L_x_\d+|\.L_\d+):")

@@ -31,7 +31,6 @@ from perfmodel.measure.runner import DeviceLostError, LiveRunner, Runner, fact_i
 
 _SILENCE_S = 25.0
 _START_S = 120.0
-_COMPILE_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Work:
 
 @dataclass(slots=True)
 class Sweep:
-    """What a sweep is asked to do. `budget_s` is wall time, everything included."""
+    """What a sweep is asked to do. `budget_s` is wall time, everything included; compiling ends after `compile_share` of it."""
 
     kernel: str
     work: list[Work]
@@ -55,6 +54,7 @@ class Sweep:
     arch: int
     workers: int = 14
     started: float = field(default_factory=time.monotonic)
+    compile_share: float = 0.4
 
     @property
     def deadline(self) -> float:
@@ -113,7 +113,7 @@ def compile_all(sweep: Sweep, report: Any = None) -> dict[str, Row]:
     known = {fact_index_key(r["binary"], r["dtype"]) for r in read(path) if (r["source_hash"], r["arch"]) == this}
     facts: dict[str, Row] = {}
     log = Appender(path)
-    until = sweep.started + _COMPILE_SHARE * sweep.budget_s
+    until = sweep.started + sweep.compile_share * sweep.budget_s
     try:
         for row in compile_many(sweep.kernel, jobs.values(), sweep.arch, workers=sweep.workers, deadline=until, progress=report):
             key = fact_index_key(row["binary"], row["dtype"])
@@ -300,6 +300,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=300.0, help="wall time in seconds, compilation included")
     parser.add_argument("--seed", type=int, default=None, help="shuffle the configs of each shape; without it they run in the given order")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="compiler processes")
+    parser.add_argument("--compile-share", type=float, default=0.4, help="share of the budget after which what is not compiled is left out")
     args = parser.parse_args(argv)
     kernel = family(args.kernel)
     import torch
@@ -313,7 +314,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = read(args.out / "rows.jsonl")
     problems = read_shapes(args.shapes, args.dtype, kernel.problem_keys)
     work = make_work(kernel, problems, read_configs(args.configs), done=before, arch=arch, seed=args.seed)
-    sweep = Sweep(args.kernel, work, args.out, args.budget, arch, args.workers, started)
+    sweep = Sweep(args.kernel, work, args.out, args.budget, arch, args.workers, started, args.compile_share)
     facts = compile_all(sweep, _progress("compiled"))
     print(f"compiled {len(facts)} binaries by {time.monotonic() - started:.1f} s", file=sys.stderr)
     rows = supervise(sweep, facts, _progress("timed"))

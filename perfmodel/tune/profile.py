@@ -22,8 +22,8 @@ from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.registry import aliases, files, normalise
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import FACTS, parse_configs
+from perfmodel.kernels import family_for, kernel_family
+from perfmodel.kernels.configs import FACTS, family_configs
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike, Operator, op_sizes
 from perfmodel.tune import environment
@@ -109,15 +109,16 @@ def tune(
     GPU's place.
     Raises InputError for bad input and an unusable store, NoAnswerError without a GPU and when every candidate failed.
     """
-    name, count = kernel or op.kind, size("top_k", top_k)
+    name, count = kernel or family_for(op), size("top_k", top_k)
     notes: list[str] = []
     spec, place = _where(gpu, live=runner is None, notes=notes)
     ranking = rank(op, spec, kernel=name, configs=_own_configs(name, configs), calibration=calibration)
     from perfmodel.measure.kernels import family as measured_family
 
     family = measured_family(name)
-    problem = {**op_sizes(op), "dtype": op.dtype}
-    key = Key(name, op_sizes(op), op.dtype, family.source_hash(), place.gpu, place.driver, place.triton, place.torch)
+    sizes = op_sizes(op, name)
+    problem = {**sizes, "dtype": op.dtype}
+    key = Key(name, sizes, op.dtype, family.source_hash(), place.gpu, place.driver, place.triton, place.torch)
     predicted = {canonical(c): p for c, p in _predictions(ranking, family.config_keys)}
     allowed = None if configs is None else set(predicted)
     skipped = "not asked"
@@ -169,9 +170,7 @@ def _own_configs(name: str, configs: Any) -> list[dict[str, Any]] | None:
     """A caller's list as configs of the project's kernel; rows without a variant are its pointer kernel."""
     if configs is None:
         return None
-    family = kernel_family(name)
-    timeable = tuple(v for v in family.VARIANTS if v != family.PLAIN)
-    parsed = parse_configs(configs, required=family.REQUIRED, default_variant=timeable[0], variants=timeable)
+    parsed = family_configs(kernel_family(name), configs, own=True)
     return [{k: v for k, v in row.items() if k not in FACTS} for row in parsed.rows()]
 
 

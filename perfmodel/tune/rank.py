@@ -11,8 +11,8 @@ import numpy as np
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import Configs, parse_configs
+from perfmodel.kernels import config_columns, family_for, kernel_family
+from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.calibration import resolve
 from perfmodel.ops.check import size
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from perfmodel.tune.kernel_rank import KernelRanking
 
 TWIN_PENALTY = 0.05  # about the model's own error on held-out shapes
-CONFIG_COLUMNS = ("variant", "block_m", "block_n", "block_k", "group_m", "split_k", "num_warps", "num_stages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,7 @@ class Ranking:
     """
 
     op: Operator
+    kernel: str
     gpu: GpuSpec
     configs: Configs
     predictions: ConfigPredictions
@@ -65,7 +65,7 @@ class Ranking:
         order = self.order if self.top_k is None else self.order[: self.top_k]
         p, t = self.predictions, self.predictions.terms
         columns: dict[str, Any] = {"variant": self.configs.variant[order]}
-        columns |= {name: self.configs[name][order] for name in CONFIG_COLUMNS[1:]}
+        columns |= {name: self.configs[name][order] for name in config_columns(self.kernel)[1:]}
         columns |= {"latency_us": p.latency_us[order], "low_us": p.low_us[order], "high_us": p.high_us[order]}
         columns |= {
             "bound": t.bound()[order],
@@ -79,10 +79,11 @@ class Ranking:
     def shortlist(self, k: int) -> list[int]:
         """Positions (in `configs`) of the `k` configs worth timing: best predicted first, near twins held back.
 
-        Configs of one variant and one output tile share most of the model's error, so each one already chosen makes the next of its
-        kind count TWIN_PENALTY slower. The first is always the best predicted.
+        Configs of one variant and one output tile (the family's TWINS) share most of the model's error, so each one already chosen
+        makes the next of its kind count TWIN_PENALTY slower. The first is always the best predicted.
         """
-        kinds = np.stack([self.configs.code.astype(np.int64), self.configs["block_m"], self.configs["block_n"]], axis=1)
+        twins = [self.configs[name] for name in kernel_family(self.kernel).TWINS]
+        kinds = np.stack([self.configs.code.astype(np.int64), *twins], axis=1)
         kind = np.unique(kinds, axis=0, return_inverse=True)[1].ravel()
         latency = self.predictions.latency_us
         score = latency.copy()
@@ -149,19 +150,12 @@ def rank(
         raise InputError(f"{', '.join(call)} describe a call of a kernel of your own: give that kernel as kernel=")
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     limit = None if top_k is None else size("top_k", top_k)
-    name = kernel or op.kind
+    name = kernel or family_for(op)
     family = kernel_family(name)
-    if op.kind != family.NAME:
-        raise InputError(f"kernel {name} does not compute a {op.kind}")
-    if getattr(op, "batch", 1) != 1:
-        raise InputError(f"the {name} kernel has no batch dimension, got batch={op.batch}")  # type: ignore[attr-defined]
+    sizes = op_sizes(op, name)
     spec.tensor_rate(family.rate_of(op.dtype))
-    sizes = op_sizes(op)
-    if configs is None:
-        candidates = family.space(spec, **sizes, dtype=op.dtype)
-    else:
-        candidates = parse_configs(configs, required=family.REQUIRED, default_variant=family.PLAIN, variants=family.VARIANTS)
-    facts = facts_for(name, spec, op.dtype, candidates)
+    candidates = family.space(spec, **sizes, dtype=op.dtype) if configs is None else family_configs(family, configs)
+    facts = facts_for(name, spec, op.dtype, candidates, sizes)
     checks = family.rules(spec, **sizes, dtype=op.dtype, configs=candidates, facts=facts)
     keep = np.ones(len(candidates), dtype=bool)
     reason = np.full(len(candidates), -1)
@@ -183,4 +177,4 @@ def rank(
     legal_facts = facts if keep.all() else facts.take(positions)
     predictions = predict_configs(name, spec, sizes, op.dtype, legal, legal_facts, resolve(spec, f"kernel_{name}", calibration))
     order = np.argsort(predictions.latency_us, kind="stable").astype(np.int64)
-    return Ranking(op, spec, legal, predictions, order, dropped, reasons, positions, limit)
+    return Ranking(op, name, spec, legal, predictions, order, dropped, reasons, positions, limit)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import InputError
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
@@ -52,7 +53,7 @@ def prune(
     top_k that is not a whole number of 1 or more, and sizes, fields, dtype or calibration that cannot be.
     """
     count = size("top_k", top_k)
-    known = None if gpu is None else find_gpu(gpu)
+    known = gpu if gpu is None or isinstance(gpu, GpuSpec) else find_gpu(gpu)
     choose = _any_kernel(kernel, count, sizes, fields, dtype, calibration)
     if choose is None:
         _check(kernel, sizes, fields, dtype, calibration, known)
@@ -130,17 +131,12 @@ def _check(
 ) -> None:
     """Raise InputError for what could only fail later, inside a launch."""
     family = kernel_family(kernel)
-    columns = (*family.REQUIRED, *DEFAULTS)
-    for what, given, allowed in (("sizes", sizes, family.SIZES), ("fields", fields, columns)):
-        if given is None:
-            continue
-        if not isinstance(given, Mapping) or not all(isinstance(v, str) for v in given.values()):
-            raise InputError(f"{what} must map names of perfmodel to names of the kernel, got {given!r}")
-        wrong = [str(k) for k in given if k not in allowed]
-        if wrong:
-            raise InputError(f"{what} has {', '.join(wrong)}: known for {kernel}: {', '.join(allowed)}")
+    if kernel != "gemm":
+        raise InputError(f"pm.prune reads the arguments of gemm kernels; for a kernel like {kernel} use kernel={ANY!r}")
+    _check_names("sizes", sizes, family.SIZES)
+    _check_names("fields", fields, (*family.REQUIRED, *DEFAULTS))
     if dtype is not None:
-        rate = family.rate_of(Gemm(1, 1, 1, dtype=dtype).dtype)
+        rate = family.rate_of(parse_dtype(dtype).name)
         if gpu is not None:
             gpu.tensor_rate(rate)
     if calibration is None or calibration == "auto":
@@ -151,6 +147,17 @@ def _check(
         resolve(gpu, f"kernel_{kernel}", calibration)
     elif not isinstance(calibration, Calibration):
         load_calibration(calibration)
+
+
+def _check_names(what: str, names: object, known: Sequence[str]) -> None:
+    """`names` maps some of `known` to the kernel's own names."""
+    if names is None:
+        return
+    if not isinstance(names, Mapping) or not all(isinstance(own, str) for own in names.values()):
+        raise InputError(f"{what} is {names!r}: expected {{{known[0]!r}: 'name in the kernel'}}")
+    for name in names:
+        if name not in known:
+            raise unknown_name(f"name in {what}", name, known)
 
 
 def _best_measured(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> int | None:

@@ -109,7 +109,9 @@ def read(path: str | Path) -> TunedFile:
     path = Path(path)
     named = _NAME.match(path.name)
     if named is None or (named["e"] is None) == (named["k"] is None):
-        raise InputError(f"{path.name}: not the name of a tuned file: expected E=..,N=..,device_name=...json or N=..,K=..,device_name=...json")
+        raise InputError(
+            f"{path.name}: not the name of a tuned file: expected E=..,N=..,device_name=...json or N=..,K=..,device_name=...json"
+        )
     rest: dict[str, str] = {}
     for found in _REST.finditer(named["rest"]):
         rest |= {k: v for k, v in found.groupdict().items() if v is not None}

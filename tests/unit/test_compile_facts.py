@@ -14,8 +14,8 @@ from perfmodel._resources import shipped
 from perfmodel.errors import InputError
 from perfmodel.kernels import facts as facts_module
 from perfmodel.kernels.configs import Configs, parse_configs
-from perfmodel.kernels.facts import VALUES, facts_for, formula, read_table, write_table
-from perfmodel.kernels.gemm import PLAIN, REQUIRED, VARIANTS
+from perfmodel.kernels.facts import VALUES, facts_for, read_table, write_table
+from perfmodel.kernels.gemm import BINARY, PLAIN, REQUIRED, VARIANTS, formula
 from perfmodel.measure.facts_table import table_row, table_rows
 from perfmodel.measure.sass import loop_facts, parse
 
@@ -100,7 +100,15 @@ def test_a_persistent_loop_counts_as_the_one_tile_kernels() -> None:
     def row(variant: str, instructions: int) -> dict[str, Any]:
         counts = dict.fromkeys(("ldsm", "lds", "warpgroup"), 0)
         facts = {"shared_bytes": 1, "regs": 1, "stack_bytes": 0, "loop_instructions": instructions, "mma": 4, "mma_kind": "hgmma"}
-        return {"status": "ok", "arch": 90, "dtype": "bf16", "binary": binary(variant, 128, 128, 64, 8, 3), **counts, **facts}
+        return {
+            "status": "ok",
+            "kernel": "gemm",
+            "arch": 90,
+            "dtype": "bf16",
+            "binary": binary(variant, 128, 128, 64, 8, 3),
+            **counts,
+            **facts,
+        }
 
     found = {r["variant"]: r["loop_instructions"] for r in table_rows([row("tma", 50), row("persistent", 400)])}
     assert found == {"tma": 50, "persistent": 50}
@@ -157,17 +165,16 @@ def stored_beside_formula(arch: int) -> dict[str, dict[str, Any]]:
     """Stored and estimated facts of every table row of an architecture."""
     with np.load(shipped("data") / "compile_facts_gemm.npz") as raw:
         columns = {name: raw[name] for name in raw.files}
-    variants = {code: name for name, code in facts_module._VARIANT_CODES.items() if name != PLAIN}
     stored: dict[str, list[Any]] = {name: [] for name in VALUES}
     guess: dict[str, list[Any]] = {name: [] for name in VALUES}
     for dtype, code in facts_module._DTYPE_CODES.items():
         at = np.flatnonzero((columns["arch"] == arch) & (columns["dtype"] == code))
-        tile = {name: columns[name][at].astype(np.int64) for name in facts_module._KEY}
-        kinds = np.array([VARIANTS.index(variants[int(v)]) for v in columns["variant"][at]], dtype=np.int8)
+        tile = {name: columns[name][at].astype(np.int64) for name in BINARY}
+        kinds = np.array([int(v) - 1 for v in columns["variant"][at]], dtype=np.int8)
         estimate = formula(pm.gpu(GPUS[arch]), dtype, Configs(tile, kinds, VARIANTS))
         for name in VALUES:
-            stored[name].append(columns[name][at])
-            guess[name].append(np.broadcast_to(estimate[name], at.shape))
+            stored[name].append(columns[name][at] if name in columns else np.zeros(len(at)))
+            guess[name].append(np.broadcast_to(estimate.get(name, 0.0), at.shape))
     return {name: {"stored": np.concatenate(stored[name]), "guess": np.concatenate(guess[name])} for name in VALUES}
 
 

@@ -6,11 +6,13 @@ a *config* is a mapping with the family's tunable keys. Nothing here imports tor
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.errors import unknown_name
+from perfmodel.kernels import FAMILIES
 
 Problem = Mapping[str, Any]
 Config = Mapping[str, Any]
@@ -61,8 +63,7 @@ class KernelFamily:
 
 def family(name: str) -> KernelFamily:
     """The kernel family of that name; raises InputError for an unknown one."""
-    if name == "gemm":
-        from perfmodel.measure.kernels import gemm
-
-        return gemm.FAMILY
-    raise unknown_name("kernel", name, ("gemm",))
+    if name not in FAMILIES:
+        raise unknown_name("kernel", name, FAMILIES)
+    found: KernelFamily = importlib.import_module(f"perfmodel.measure.kernels.{name}").FAMILY
+    return found

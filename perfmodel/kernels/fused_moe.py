@@ -1,0 +1,205 @@
+"""The Triton fused-MoE family: two grouped GEMMs over rows sorted by expert, the gate between them, the sum over a token's choices.
+
+Variants: `pointer` is the project's own kernel (measure/kernels/fused_moe.py), `plain` anybody else's of that form (vLLM's and SGLang's):
+one config for both projections, each expert's rows padded to block_m. Latencies are of all four launches with a cold L2; routing and
+sorting are not in them. The K loop is the GEMM's, and so is its law (kernels/tiled.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.analytic import moe as law
+from perfmodel.analytic import tile
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError, unknown_name
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.kernels import gemm, tiled
+from perfmodel.kernels.configs import Configs
+from perfmodel.kernels.facts import Facts
+from perfmodel.kernels.terms import Floats, Rule, Terms
+from perfmodel.ops.moe import skew, touched_experts
+
+NAME = "fused_moe"
+PLAIN = "plain"
+VARIANTS = ("pointer", PLAIN)
+SIZES = ("tokens", "hidden", "inter", "num_experts", "top_k")
+FLAGS: tuple[str, ...] = ()
+ALIASES = {"hidden": ("hidden_size", "H"), "inter": ("inter_size", "N"), "num_experts": ("E",), "tokens": ("M",), "top_k": ("topk",)}
+DEFAULTS: Mapping[str, int] = {}
+REQUIRED = ("block_m", "block_n", "block_k")
+COLUMNS = (*REQUIRED, "group_m", "num_warps", "num_stages")
+TWINS = ("block_m", "block_n")
+BINARY = (*REQUIRED, "num_warps", "num_stages")
+FIXED = {"even_k": True}
+_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+_ROWS = (16, 32, 64, 128, 256)
+_COLS = (32, 64, 128, 256)
+_DEPTHS = (64, 128, 256)  # elements, whatever their size: what users' tuning scripts offer
+_GROUPS = (1, 16, 32, 64)
+_WARPS = (4, 8)
+_STAGES = (2, 3, 4, 5)
+
+
+def computes(op: Any) -> bool:
+    """Whether the operator is a mixture of experts."""
+    return bool(op.kind == "moe")
+
+
+def sizes_of(op: Any) -> dict[str, int]:
+    """SIZES of one GPU's share of an MoE: inter over tp; with ep, its experts and the tokens that reach them.
+
+    Raises InputError for skewed routing, which the kernel's law does not cover, and for sizes that the kernel cannot run.
+    """
+    if skew(op.distribution):
+        raise InputError(f"the {NAME} kernel is modelled for balanced routing, got {op.distribution}")
+    experts = op.num_experts // op.ep
+    sizes = {
+        "tokens": max(1, round(op.tokens * op.top_k / op.ep / min(op.top_k, experts))),
+        "hidden": int(op.hidden),
+        "inter": int(op.inter // op.tp),
+        "num_experts": int(experts),
+        "top_k": int(min(op.top_k, experts)),
+    }
+    for name in ("hidden", "inter"):
+        if sizes[name] % 16:
+            raise InputError(f"the {NAME} kernel needs {name} a multiple of 16 on each GPU, got {sizes[name]}")
+    return sizes
+
+
+def rate_of(dtype: str) -> str:
+    """The tensor-core rate a dtype needs; raises InputError for one the kernels do not have."""
+    if dtype not in _BYTES:
+        raise unknown_name("dtype of the Triton fused-MoE kernels", dtype, _BYTES)
+    return parse_dtype(dtype).rate
+
+
+@functools.cache
+def _tiles() -> npt.NDArray[np.int64]:
+    every = itertools.product(_ROWS, _COLS, _DEPTHS, _WARPS, _STAGES)
+    rows = [r for r in every if 64 * r[3] <= r[0] * r[1] <= 255 * 32 * r[3]]
+    return np.array(rows, dtype=np.int64)
+
+
+def space(gpu: GpuSpec, dtype: str, **sizes: int) -> Configs:
+    """Every config that users' tuning scripts offer: tiles, group_m, warps and stages, before the rules."""
+    table = _tiles()
+    columns = {name: np.repeat(table[:, i], len(_GROUPS)) for i, name in enumerate(BINARY)}
+    columns["group_m"] = np.tile(np.array(_GROUPS, dtype=np.int64), len(table))
+    return Configs({name: columns[name] for name in COLUMNS}, np.zeros(len(columns["group_m"]), dtype=np.int8), VARIANTS)
+
+
+portable_space = space
+
+
+def binaries(arch: int, dtype: str) -> list[dict[str, Any]]:
+    """What measure.compile has to compile, so that every config has its facts."""
+    return [{"variant": "pointer", **dict(zip(BINARY, map(int, row), strict=True)), **FIXED} for row in _tiles()]
+
+
+def code_of(configs: Configs, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The BINARY columns: the sizes do not change the code, but for a k that block_k does not divide."""
+    return {name: configs[name] for name in BINARY}
+
+
+def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """Facts without compiling: those of the GEMM's pointer kernel."""
+    return gemm.formula(gpu, dtype, Configs(configs.columns, np.zeros(len(configs), dtype=np.int8), gemm.VARIANTS))
+
+
+def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int) -> list[Rule]:
+    """Configs to prune, with reasons: limits of the hardware and the kernel's semantics (hard), and dominated choices."""
+    size = _BYTES[dtype]
+    bm, bn, bk, warps = (configs[name] for name in (*REQUIRED, "num_warps"))
+    threads = 32 * warps
+    power = (bm & (bm - 1)) | (bn & (bn - 1)) | (bk & (bk - 1)) | (warps & (warps - 1))
+    limit = gpu.smem_per_block_bytes
+    rows = sizes["tokens"] * sizes["top_k"]
+    busiest = float(law.rows_of_busiest(sizes["tokens"], sizes["top_k"], sizes["num_experts"]))
+    return [
+        Rule(power != 0, "tile sides and warps must be powers of two"),
+        Rule((bm < 16) | (bn < 16) | (bk * size < 32), "tile under 16 x 16 x 32 bytes: no tensor-core instruction is that small"),
+        Rule(threads > gpu.max_threads_per_block, f"more than {gpu.max_threads_per_block} threads a block"),
+        Rule(((facts.regs + 7) // 8 * 8) * threads > gpu.regs_per_sm, "needs more registers than an SM has: the launch fails"),
+        Rule(facts.shared_bytes > limit, f"needs more shared memory than the {limit} bytes a block of {gpu.name} may have"),
+        Rule(bm * bn / (32.0 * warps) >= 255, "accumulators alone fill 255 registers a thread: the kernel spills", hard=False),
+        Rule(facts.spill_bytes > 64, "spills more than 64 bytes a thread", hard=False),
+        Rule((bm > 16) & (bm >= 4 * min(rows, busiest)), "no expert has a quarter of the tile's rows", hard=False),
+        Rule((bk >= 2 * max(32, sizes["inter"])) & (bk > 64), "the tile is twice as deep as the down projection", hard=False),
+    ]
+
+
+def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: Mapping[str, float], **sizes: Any) -> Terms:
+    """Physical terms of each config for SIZES (scalars or arrays beside the configs).
+
+        latency = launches + up projection + gate + down projection + sum
+
+    Both projections are grouped GEMMs (kernels/tiled.py) whose tile rows are the experts' rows padded to block_m (analytic/moe.py).
+    Constants: calibration/physics/fused_moe.toml. Evidence: `perfmodel evaluate ranking --kernel fused_moe` (README).
+    """
+    c = constants
+    size = float(_BYTES[dtype])
+    tokens, hidden, inter, experts, top_k = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
+    bm, bn, group = (configs[n].astype(np.float64) for n in ("block_m", "block_n", "group_m"))
+    pairs = tokens * top_k
+    touched = touched_experts(tokens, top_k, experts)
+    tiles_m = law.padded_tiles(tokens, top_k, experts, bm)
+    rows = np.minimum(pairs / tiles_m, bm)
+    false = np.zeros(len(configs), dtype=bool)
+    costs = []
+    for n, k, read in ((2.0 * inter, hidden, tokens), (hidden, inter, pairs)):
+        tiles_n = np.ceil(n / bn)
+        per_expert = tile.reread_bytes(tiles_m / touched, tiles_n, rows, bn, k * size, group, gpu.sms, gpu.l2_bytes)
+        work = tiled.Launch(
+            tiles_m=tiles_m,
+            tiles_n=tiles_n,
+            split=np.ones(len(configs)),
+            k=k,
+            rows=rows,
+            cols=np.minimum(bn, n),
+            asked_rows=rows,
+            once_bytes=(np.minimum(read, pairs) + touched * n) * k * size,
+            again_bytes=np.maximum(per_expert, 0.0) * touched,
+            out_bytes=pairs * n * 2.0,
+        )
+        costs.append(tiled.cost(gpu, dtype, size, configs, facts, c, work, tma=false, swap=false, persistent=false))
+    up, down = costs
+    elementwise = (pairs * 3.0 * inter + (pairs + tokens) * hidden) * 2.0
+    l2_or_dram = np.where(elementwise < gpu.l2_bytes / 2.0, gpu.l2_bytes_per_s * c["elementwise_l2_share"], gpu.dram_bytes_per_s)
+    other_s = elementwise / l2_or_dram + 2.0 * c["next_launch_s"]
+    latency: Floats = c["launch_s"] + up.latency_s + c["next_launch_s"] + down.latency_s + other_s
+    seconds = {name: value + down.seconds[name] for name, value in up.seconds.items()}
+    seconds |= {
+        "gate and sum": np.broadcast_to(other_s, latency.shape),
+        "launch": np.full_like(latency, c["launch_s"] + c["next_launch_s"]),
+    }
+    logs = {f"log_{name.replace(' ', '_')}": np.log(np.maximum(v, 1e-9) / latency) for name, v in seconds.items()}
+    columns = {
+        **logs,
+        "log_alone_over_throughput": np.log(up.alone_over_throughput),
+        "log_up_share": np.log(up.latency_s / latency),
+        "waves": np.minimum(up.mean_waves, 8.0),
+        "tail": up.mean_waves / up.busiest,
+        "resident": up.resident,
+        "log2_block_m": np.log2(bm),
+        "log2_block_n": np.log2(bn),
+        "log2_depth_bytes": np.log2(configs["block_k"] * size),
+        "stages": configs["num_stages"].astype(np.float64),
+        "warps": configs["num_warps"].astype(np.float64),
+        "group_m": np.log2(group),
+        "fill_m": rows / bm,
+        "log_rows_per_expert": np.broadcast_to(np.log(pairs / touched), latency.shape),
+        "touched": np.broadcast_to(touched / experts, latency.shape),
+        "miss": up.miss,
+        "serialised": facts.serialised / np.maximum(facts.multiplies, 1.0),
+        "warpgroup": facts.warpgroup.astype(np.float64),
+        "registers": facts.regs / 255.0,
+        "spill": np.minimum(facts.spill_bytes / 64.0, 4.0),
+    }
+    return Terms(latency, seconds, up.mean_waves, up.blocks_per_sm, up.limiter, columns, facts.exact)

@@ -18,7 +18,6 @@ from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
-from perfmodel.kernels.configs import DEFAULTS
 from perfmodel.learn.calibration import Calibration, load_calibration, resolve
 from perfmodel.ops import Gemm
 from perfmodel.ops.check import size
@@ -134,7 +133,7 @@ def _check(
     if kernel != "gemm":
         raise InputError(f"pm.prune reads the arguments of gemm kernels; for a kernel like {kernel} use kernel={ANY!r}")
     _check_names("sizes", sizes, family.SIZES)
-    _check_names("fields", fields, (*family.REQUIRED, *DEFAULTS))
+    _check_names("fields", fields, family.COLUMNS)
     if dtype is not None:
         rate = family.rate_of(parse_dtype(dtype).name)
         if gpu is not None:

@@ -26,7 +26,6 @@ from perfmodel.tune.autotuner import calling, first_dtype, numbers
 from perfmodel.tune.rank import rank
 
 _USUAL = {"m": ("m", "size_m", "num_rows", "rows"), "n": ("n", "size_n", "num_cols", "cols"), "k": ("k", "size_k", "hidden")}
-_LAUNCH = ("grid", "warmup")  # keywords of the launch that are not the kernel's
 ANY = "auto"
 Prune = Callable[..., list[Any]]
 
@@ -99,9 +98,9 @@ def _any_kernel(kernel: Any, count: int, sizes: object, fields: object, dtype: o
         raise InputError(f"{', '.join(given)} belong to a kernel family; kernel={ANY!r} reads the call itself")
     if calibration not in ("auto", None):
         raise InputError("a calibration belongs to a kernel family; any other kernel is ranked from its machine code alone")
-    if not isinstance(kernel, str):
-        from perfmodel.measure.kernel_call import jit_function
+    from perfmodel.measure.kernel_call import jit_function
 
+    if not isinstance(kernel, str):
         jit_function(kernel)
 
     def choose(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> list[int]:
@@ -113,7 +112,7 @@ def _any_kernel(kernel: Any, count: int, sizes: object, fields: object, dtype: o
             raise InputError("cannot tell which kernel is being tuned: pass the @triton.jit function as kernel=")
         if "grid" not in arguments:
             raise InputError("the launch has no grid")
-        own = {k: v for k, v in arguments.items() if k not in _LAUNCH}
+        own = {k: v for k, v in arguments.items() if k in jit_function(function)[0].arg_names}
         found = rank_kernel(None, spec, function, grid=arguments["grid"], configs=configs, arguments=own, store=listening())
         return [r.position for r in found.ranked[:count]]
 

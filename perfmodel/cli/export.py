@@ -148,7 +148,8 @@ def _experts(model: Path | None, sizes: dict[str, str | None]) -> Experts:
     missing = ["--" + name.replace("_", "-") for name, value in sizes.items() if value is None]
     if missing:
         raise InputError(f"give --model config.json, or {', '.join(missing)}")
-    return Experts(*(options.count(name, str(value)) for name, value in sizes.items()))
+    hidden, inter, num_experts, top_k = (options.count(name, str(value)) for name, value in sizes.items())
+    return Experts(hidden, inter, num_experts, top_k)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -56,25 +56,26 @@ def compile_calls(
     workers: int | None = None,
     timeout_s: float = TIMEOUT_S,
     folder: Path | None = None,
+    known: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Compiled]:
     """Compile each call for compute capability `arch` (90 for 9.0); the answers are in the order of the calls.
 
     Equal calls are compiled once. workers: processes at a time (default: the machine's cores). A config that crashes its worker or
-    takes over timeout_s gets a reason, and the others go on. Raises NoAnswerError without Triton.
+    takes over timeout_s gets a reason, and the others go on. known: what kernel_pack.read_pack read. Raises NoAnswerError without Triton.
     """
-    keys = [_key(kernel, call, arch) for call in calls]
+    keys = [call_key(kernel, call, arch) for call in calls]
     place = folder or user_folder() / "compiled"
     found: dict[str, Compiled] = {}
     todo: dict[str, Call] = {}
     for key, call in zip(keys, calls, strict=True):
         if key in found or key in todo:
             continue
-        known = _read(place / f"{key}.json.gz")
-        if known is None:
+        before = _from_data(known[key]) if known and key in known else _read(place / f"{key}.json.gz")
+        if before is None:
             todo[key] = call
         else:
-            found[key] = known
+            found[key] = before
     fresh = _workers(kernel, todo, arch, workers or os.cpu_count() or 1, timeout_s)
     for done, (key, compiled, lasting) in enumerate(fresh, start=1):
         found[key] = compiled
@@ -85,7 +86,8 @@ def compile_calls(
     return [found[key] for key in keys]
 
 
-def _key(kernel: Any, call: Call, arch: int) -> str:
+def call_key(kernel: Any, call: Call, arch: int) -> str:
+    """What one compilation is remembered under; raises NoAnswerError without Triton."""
     try:
         import triton
     except ImportError:

@@ -68,7 +68,8 @@ def read_experts(path: str | Path) -> Experts:
     if isinstance(quantised, Mapping) and "fp8" in str(quantised.get("quant_method", "")).lower():
         sides = quantised.get("weight_block_size")
         dtype, block = "fp8_w8a8", (int(sides[0]), int(sides[1])) if isinstance(sides, Sequence) and len(sides) == 2 else None
-    return Experts(*(size(name, value) for name, value in found.items()), dtype, block)
+    hidden, inter, num_experts, top_k = (size(name, value) for name, value in found.items())
+    return Experts(hidden, inter, num_experts, top_k, dtype, block)
 
 
 def _first(data: Mapping[str, Any], names: Iterable[str]) -> Any:

@@ -23,7 +23,7 @@ def evaluate(text: str, names: Mapping[str, Any], what: str) -> float:
     try:
         if len(text) > _LONGEST:
             raise ValueError(f"longer than {_LONGEST} characters")
-        value = _value(ast.parse(text.strip(), mode="eval").body, names)
+        value: float = _value(ast.parse(text.strip(), mode="eval").body, names)
     except (SyntaxError, ValueError, TypeError, ZeroDivisionError, OverflowError, RecursionError) as error:
         known = ", ".join(sorted(k for k, v in names.items() if isinstance(v, int | float)))
         reason = "not an expression" if isinstance(error, SyntaxError) else str(error)

@@ -238,7 +238,8 @@ def _grid(grid: Grid, call: Call) -> tuple[int, int, int]:
     whole = [size("a side of the grid", int(s) if isinstance(s, float | np.floating) and s == int(s) else s) for s in sides]
     if math.prod(whole) > _MOST_PROGRAMS:
         raise InputError(f"the grid has {math.prod(whole)} programs; a launch has at most {_MOST_PROGRAMS}")
-    return (*whole, 1, 1)[:3] if len(whole) < 3 else (whole[0], whole[1], whole[2])
+    x, y, z = (*whole, 1, 1)[:3]
+    return x, y, z
 
 
 def _work(works: dict[Any, Work | str], ttir: str, call: Call, grid: tuple[int, int, int], trip_count: float | str | None) -> Work | str:

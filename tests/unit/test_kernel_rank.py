@@ -203,7 +203,7 @@ def test_ranks_a_kernel_in_a_file_only_when_asked_to_run_it(file, capsys):
 @pytest.mark.parametrize(
     ("text", "name", "words", "code"),
     [
-        (FILE + "\nif", "double", "line 12: invalid syntax", 2),
+        (FILE + "\nif", "double", "line 13: invalid syntax", 2),
         (FILE, "triple", "no function triple: its kernels: double", 2),
         ("import nothing_like_it", "f", "cannot be run: ModuleNotFoundError", 2),
         ("def f(): pass", "f", "decorated with @triton.jit", 2),
@@ -217,7 +217,8 @@ def test_what_is_wrong_with_a_file_is_one_line(tmp_path, capsys, text, name, wor
     path.write_text(text)
     assert main.run(ask(path, "--run-file", name=name)) == code
     out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and words in err, err
+    lines = [line for line in err.splitlines() if "compiling, " not in line]  # progress of slow machines
+    assert out == "" and len(lines) == 1 and words in lines[0], err
 
 
 def test_a_file_that_never_ends_is_ended(tmp_path):

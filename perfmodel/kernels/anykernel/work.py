@@ -15,7 +15,9 @@ from perfmodel.kernels.anykernel.ir import Kernel, Loop, Op, Region, loop_of
 from perfmodel.kernels.anykernel.values import Array, At, Unknown, Values
 
 Floats = npt.NDArray[np.float64]
-MOST_PROGRAMS = 1 << 16  # programs looked at one by one; of a larger launch an even sample
+MOST_PROGRAMS = 1 << 14  # programs looked at one by one; of a larger launch an even sample, and some runs of neighbours
+_RUN = 4096  # programs of one run
+_GOLDEN = 0.6180339887498949  # its multiples spread evenly over the unit interval
 _GEOMETRY = 16  # programs whose tiles are looked at element by element
 _WINDOWS = 6
 _SPECIAL = ("math.exp", "math.exp2", "math.log", "math.log2", "math.sin", "math.cos", "math.rsqrt", "math.sqrt", "math.tanh", "arith.divf")
@@ -29,7 +31,8 @@ class Access:
     tile_bytes: distinct bytes; request_bytes: bytes asked for, repetitions counted; run_bytes: longest contiguous piece; lines:
     distinct cache lines; steps: executions a program (mean); moving: whether each iteration touches another tile;
     stream_bytes, longest_bytes: distinct bytes of all executions of a program (mean, and of the longest program); origin: first address for
-    each program looked at, None where it cannot be told (then nothing is shared).
+    each program looked at, None where it cannot be told (then nothing is shared); neighbours: the same for runs of consecutive programs,
+    of a launch too large to look at all.
     """
 
     base: str
@@ -42,6 +45,7 @@ class Access:
     stream_bytes: float
     longest_bytes: float
     origin: Array | None
+    neighbours: Array | None = None
 
     def shared_bytes(self, distinct: float, programs: float) -> float:
         """Distinct bytes of `programs` programs that start at `distinct` addresses: sharers are done when the longest of them is."""
@@ -115,12 +119,12 @@ class Work:
         for groups in self._streams(False).values():
             for access in groups:
                 width = min(window, self.programs)
-                total += count * access.shared_bytes(self._in_window(access.origin, width), width)
+                total += count * access.shared_bytes(self._in_window(access, width), width)
         return total
 
     def distinct_in_window(self, access: Access, window: int) -> float:
         """Addresses at which `window` consecutive programs start."""
-        return self._in_window(access.origin, min(window, self.programs))
+        return self._in_window(access, min(window, self.programs))
 
     def _streams(self, store: bool) -> dict[str, list[Access]]:
         """Accesses by pointer argument, those that touch the same tiles counted once."""
@@ -143,15 +147,16 @@ class Work:
         count = len(np.unique(origin))
         return float(count if count < 0.5 * origin.size else count * self.programs / origin.size)
 
-    def _in_window(self, origin: Array | None, window: int) -> float:
-        if origin is None:
+    def _in_window(self, access: Access, window: int) -> float:
+        """Mean number of different first addresses among `window` consecutive programs."""
+        if access.origin is None:
             return float(window)
-        if origin.size == 1:
+        if access.origin.size == 1:
             return 1.0
-        scale = self.programs / self.looked_at  # of a sampled launch, a window holds fewer of the programs looked at
-        width = max(1, min(origin.size, round(window / scale)))
-        starts = np.unique(np.linspace(0, origin.size - width, _WINDOWS).astype(int))
-        counts = [len(np.unique(origin[s : s + width])) for s in starts]
+        runs = [access.origin] if access.neighbours is None else np.split(access.neighbours, max(1, access.neighbours.size // _RUN))
+        width = min(window, runs[0].size)
+        each = max(1, _WINDOWS // len(runs))
+        counts = [len(np.unique(r[s : s + width])) for r in runs for s in np.unique(np.linspace(0, r.size - width, each).astype(int))]
         mean = float(np.mean(counts))
         return mean if mean < 0.5 * width else mean * window / width
 
@@ -174,21 +179,29 @@ def analyse(
     """
     total = grid[0] * grid[1] * grid[2]
     count = min(total, MOST_PROGRAMS)
-    numbers = np.arange(count, dtype=np.int64) if count == total else np.unique(np.linspace(0, total - 1, count).astype(np.int64))
+    numbers = np.arange(total, dtype=np.int64) if count == total else _even_sample(total, count)
     values = Values(kernel, arguments, grid, numbers, contents)
+    starts = np.linspace(0, total - _RUN, _WINDOWS).astype(np.int64)
+    runs = None if count == total else Values(kernel, arguments, grid, (starts[:, None] + np.arange(_RUN)).reshape(-1), contents)
     places = np.unique(np.linspace(0, len(numbers) - 1, _GEOMETRY).astype(int))
     few = Values(kernel, arguments, grid, numbers[places], contents)
     active = np.ones((1, 1))
     for condition, leaves in kernel.exits:
         active = active * (values.scalar(condition) != leaves)
-    walker = _Walker(values, few, places, trip_count)
+    walker = _Walker(values, few, places, runs, trip_count)
     walker.region(kernel.body, (), active.reshape(-1), {})
     return Work(total, len(numbers), walker.segments, active.reshape(-1), tuple(dict.fromkeys(walker.notes)))
 
 
+def _even_sample(total: int, count: int) -> Array:
+    """About `count` of `total` program numbers, one from each stretch, at places that share no period with the order of tiles."""
+    place = np.arange(count)
+    return np.unique(((place + place * _GOLDEN % 1.0) * (total / count)).astype(np.int64).clip(0, total - 1))
+
+
 class _Walker:
-    def __init__(self, values: Values, few: Values, places: Array, trip_count: float | None) -> None:
-        self.values, self.few, self.places, self.trip_count = values, few, places, trip_count
+    def __init__(self, values: Values, few: Values, places: Array, runs: Values | None, trip_count: float | None) -> None:
+        self.values, self.few, self.places, self.runs, self.trip_count = values, few, places, runs, trip_count
         self.segments: list[Segment] = []
         self.notes: list[str] = []
 
@@ -290,9 +303,12 @@ class _Walker:
         first = self.values.value(pointer, corner)
         moving = bool(path) and self._moves(pointer, corner, first, path[-1])
         origin = self._origins(pointer, corner, path, first)
+        near = None
+        if self.runs is not None:
+            near = np.broadcast_to(self.runs.value(pointer, corner), (1, self.runs.numbers[0].size)).reshape(-1)
         times = (steps, longest) if moving else (min(steps, 1.0), min(longest, 1.0))
         tile = distinct * size
-        return Access(base, tile, asked * size, run * size, float(lines), steps, moving, tile * times[0], tile * times[1], origin)
+        return Access(base, tile, asked * size, run * size, float(lines), steps, moving, tile * times[0], tile * times[1], origin, near)
 
     def _inside(self, mask: str | None, along: At, shape: tuple[int, ...]) -> Array:
         if mask is None:

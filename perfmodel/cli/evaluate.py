@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from perfmodel.calibrate.crossfit import crossfit
-from perfmodel.cli import collectives, options, output, serving
+from perfmodel.cli import collectives, evaluate_kernels, options, output, serving
 from perfmodel.cli.progress import Progress
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
@@ -22,6 +22,7 @@ from perfmodel.predict import predict_configs
 app = options.verb("Score rankings against measured sweeps, beside baselines.")
 collectives.add_evaluation(app)
 serving.add_evaluation(app)
+evaluate_kernels.add_to(app)
 
 
 @app.command()

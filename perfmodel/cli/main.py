@@ -25,6 +25,7 @@ VERBS = {
     "estimate": "latency with percentiles, throughput and memory of one deployment under given traffic",
     "memory": "where the memory of one GPU of an engine goes, and how many requests it holds",
     "models": "list the bundled models, or read one from its config",
+    "export": "write tuned configs as vLLM, SGLang and Inductor load them, for a GPU that is not there",
     "store": "show, export and import what was timed",
     "calibrate": "correct the model of a GPU with measured rows",
     "evaluate": "score rankings and collectives against measured rows, beside baselines",

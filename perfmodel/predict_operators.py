@@ -13,9 +13,11 @@ from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions, operator_model, predict_columns
 from perfmodel.library import collective_rows
 from perfmodel.library.columns import read_frame, read_operator, take
+from perfmodel.library.names import stack_code
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.library.registry import parts
 from perfmodel.predict_collective import predict_collective, predict_rows
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KINDS = (*OPERATOR_KINDS, "collective")
+STACKS_KEY = "only_stacks"  # card entry: names of the stacks a model speaks for; the spec tier answers for the others
 CHUNK = 8192  # rows at a time: the working arrays of the GEMM law stay in cache
 CalibrationLike = str | Path | Calibration | None
 
@@ -36,8 +39,8 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     if kind == "collective":
         return predict_collective(op, gpu, stack, calibration)
     columns = read_operator(kind, op, stack)
-    what, _ = parts(kind, columns)[0]
-    found = predict_columns(gpu, what, columns, operator_model(gpu, what, calibration))
+    what, _, model = next(_answering(gpu, kind, columns, calibration))
+    found = predict_columns(gpu, what, columns, model)
     return Prediction(
         latency_us=float(found.latency_us[0]),
         low_us=float(found.low_us[0]),
@@ -71,17 +74,32 @@ def predict_frame(
             bound[at], tier[at], inside[at] = answer.bound(), fitted.tier, answer.in_domain
             continue
         own = take(columns, rows) if rows is not None else columns
-        for what, piece in parts(kind, own):
+        for what, piece, model in _answering(spec, kind, own, calibration):
             part = take(own, piece)
             size = len(part["dtype"])
-            if size == 0:
-                continue
-            model = operator_model(spec, what, calibration)
             for start in range(0, size, CHUNK):
                 found = predict_columns(spec, what, take(part, slice(start, start + CHUNK)), model)
                 at = _positions(rows, piece, start, min(start + CHUNK, size))
                 _store(found, at, numbers, bound, tier, inside)
     return pd.DataFrame({**numbers, "bound": bound, "tier": tier, "in_domain": inside}, index=frame.index)
+
+
+def _answering(
+    gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike
+) -> Iterator[tuple[str, Any, FittedModel]]:
+    """(what, rows, model) of a table: a calibration of some stacks' own kernels says nothing of another stack's."""
+    for what, piece in parts(kind, columns):
+        model = operator_model(gpu, what, calibration)
+        stacks = columns["stack"][piece]
+        if STACKS_KEY not in model.card:
+            if len(stacks):
+                yield what, piece, model
+            continue
+        known = np.isin(stacks, [stack_code(name) for name in model.card[STACKS_KEY]])
+        at = np.arange(len(columns["stack"]))[piece]
+        for rows, own in ((at[known], model), (at[~known], operator_model(gpu, what, None))):
+            if len(rows):
+                yield what, rows, own
 
 
 def _store(found: OperatorPredictions, at: Any, numbers: Mapping[str, npt.NDArray[np.float64]], bound: Any, tier: Any, inside: Any) -> None:

@@ -1,0 +1,186 @@
+"""From the rows of a calibration run to a Calibration: every part corrected towards its rows, and adopted only if that holds on other shapes.
+
+What is corrected is the universal model that never saw the GPU. The figures of an outcome come from whole shapes held out of the entire
+procedure, choices included; the model that is kept is then fitted to all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.calibrate.ceilings import WHAT as CEILINGS
+from perfmodel.calibrate.ceilings import fit_ceilings
+from perfmodel.calibrate.collective import fit_collective
+from perfmodel.calibrate.kernel import fit_kernel, law
+from perfmodel.calibrate.kernel import read_rows as read_kernel_rows
+from perfmodel.calibrate.kernel import take as take_kernel
+from perfmodel.calibrate.operators import predict_log, read_rows, shape_folds
+from perfmodel.calibrate.recipe import KIND, OPERATORS
+from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct
+from perfmodel.errors import InputError
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.model import FittedModel
+from perfmodel.learn.operators import operator_model, predict_columns
+from perfmodel.library.names import STACKS
+from perfmodel.predict_collective import collective_model
+from perfmodel.predict_operators import STACKS_KEY
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+Progress = Callable[[str], None]
+FOLDS = 4
+APART = ("attention_prefill", "attention_decode")  # every stack brings kernels of its own: rows of one say nothing of another
+_COLLECTIVE = ("message_bytes", "n_gpus")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One part of a fit: rows and shapes, mean |predicted / measured - 1| before and after on shapes held out, and whether it was adopted.
+
+    `rows` of the table behind it are in `points`: measured_us, before_us, after_us (out of fold), and the sizes.
+    """
+
+    what: str
+    rows: int
+    shapes: int
+    failed: int
+    before: float | None
+    after: float | None
+    adopted: bool
+    reason: str
+    coverage: float | None = None
+    points: Any = None
+
+
+def fit_run(
+    gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], *, provenance: Mapping[str, Any] | None = None, progress: Progress | None = None
+) -> tuple[Calibration, list[Outcome]]:
+    """Fit everything that `rows` have. A part with too few rows, or whose fit does not beat the universal model, is left out with its figures.
+
+    Raises InputError when the rows hold nothing that can be fitted.
+    """
+    models: dict[str, FittedModel] = {}
+    outcomes: list[Outcome] = []
+    if (ceilings := fit_ceilings(gpu, rows, provenance)) is not None:
+        models[CEILINGS] = ceilings
+    for what in OPERATORS:
+        mine = [r for r in rows if r.get("what") == KIND[what] and r.get("phase", what).removeprefix("attention_") in what]
+        if mine:
+            if progress:
+                progress(f"fitting {what}")
+            outcome, model = _operator(gpu, what, mine)
+            outcomes.append(outcome)
+            if model is not None:
+                models[what] = replace(model, card={**(provenance or {}), **model.card})
+    for what in sorted({str(r["what"]) for r in rows if str(r.get("what", "")).startswith("kernel:")}):
+        if progress:
+            progress(f"fitting {what}")
+        outcome, model = _kernel(gpu, what.removeprefix("kernel:"), [r for r in rows if r["what"] == what], provenance)
+        outcomes.append(outcome)
+        if model is not None:
+            models[outcome.what] = model
+    if collective := [r for r in rows if all(r.get(name) for name in _COLLECTIVE)]:
+        outcome, model = _collective(gpu, collective, provenance)
+        outcomes.append(outcome)
+        if model is not None:
+            models[outcome.what] = model
+    if not models and not outcomes:
+        raise InputError("the rows hold no ceiling, operator, kernel or collective with status ok: nothing to fit")
+    return Calibration(gpu.name, models), outcomes
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([dict(r) for r in rows if r.get("status") == "ok"])
+
+
+def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Outcome, FittedModel | None]:
+    frame = _frame(rows)
+    failed = len(rows) - len(frame)
+    if len(frame) < MIN_ROWS:
+        return Outcome(what, len(frame), 0, failed, None, None, False, f"{len(frame)} rows: a correction needs {MIN_ROWS}"), None
+    table = read_rows(what, frame.assign(gpu=gpu.name))
+    prior = operator_model(gpu, what, None)
+    before = predict_log(prior, table)
+    after, inside = np.array(before), np.zeros(len(table), dtype=bool)
+    for train, held in shape_folds(table, FOLDS):
+        if held.any() and train.sum() >= MIN_ROWS:
+            model = correct(gpu, table.take(train), prior)
+            after[held] = predict_log(model, table.take(held))
+            inside[held] = _covered(gpu, model, table.take(held))
+    scores = _score(before - table.log_latency), _score(after - table.log_latency)
+    adopted = scores[1] < MARGIN * scores[0]
+    points = frame.assign(measured_us=frame["latency_us"], before_us=np.exp(before) * 1e6, after_us=np.exp(after) * 1e6)
+    figures = f"{100 * scores[0]:.1f} % before, {100 * scores[1]:.1f} % after on shapes held out"
+    reason = "" if adopted else f"refused: the fit does not beat {prior.model_id} ({figures})"
+    shapes = len(np.unique(table.shape))
+    outcome = Outcome(what, len(table), shapes, failed, *scores, adopted, reason, float(inside.mean()), points)
+    if not adopted:
+        return outcome, None
+    model = correct(gpu, table, prior)
+    facts = {**model.card, "held_out_error": {"prior": scores[0], "corrected": scores[1]}, "held_out_coverage": float(inside.mean())}
+    if what in APART:
+        facts[STACKS_KEY] = sorted({STACKS[int(code)] for code in np.unique(table.columns["stack"])})
+    return outcome, replace(model, card=facts)
+
+
+def _covered(gpu: GpuSpec, model: FittedModel, table: Any) -> npt.NDArray[np.bool_]:
+    found = predict_columns(gpu, table.what, dict(table.columns), model)
+    measured = np.exp(table.log_latency) * 1e6
+    inside: npt.NDArray[np.bool_] = (found.low_us <= measured) & (measured <= found.high_us)
+    return inside
+
+
+def _kernel(
+    gpu: GpuSpec, family: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None
+) -> tuple[Outcome, FittedModel | None]:
+    configs = [r for r in rows if not r.get("baseline")]
+    frame = _frame(configs)
+    what, failed = f"kernel_{family}", len(configs) - len(frame)
+    if len(frame) == 0:
+        return Outcome(what, 0, 0, failed, None, None, False, "no config ran"), None
+    keep = [c for c in frame.columns if c not in ("regs", "spills", "shared", "kernel", "baseline")]
+    try:
+        model = fit_kernel(family, gpu, frame[keep], provenance=provenance)
+    except InputError as error:
+        return Outcome(what, len(frame), 0, failed, None, None, False, f"refused: {error}"), None
+    scores = model.card["held_out_error"]
+    return Outcome(
+        what, model.card["rows"], model.card["shapes"], failed, scores["spec"], scores[model.card["chosen"]], True, "", None,
+        _kernel_points(gpu, family, frame[keep], model),
+    ), model  # fmt: skip
+
+
+def _kernel_points(gpu: GpuSpec, family: str, frame: pd.DataFrame, model: FittedModel) -> pd.DataFrame:
+    """Rows with what the spec tier and the fitted model say of them; the latter saw these rows."""
+    table = read_kernel_rows(family, gpu, frame)
+    before = law(family, gpu, table, resolve(gpu, f"kernel_{family}", None).constants).latency_s * 1e6
+    terms = law(family, gpu, take_kernel(table, np.ones(len(table), dtype=bool)), model.constants)
+    after = terms.latency_s * 1e6 * model.correction(terms.features, len(table))
+    return frame.assign(measured_us=frame["latency_us"], before_us=before, after_us=after)
+
+
+def _collective(
+    gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None
+) -> tuple[Outcome, FittedModel | None]:
+    frame = _frame(rows)
+    try:
+        model = fit_collective(gpu, frame, prior=collective_model(gpu, None).constants, provenance=provenance)
+    except InputError as error:
+        return Outcome("collective", len(frame), 0, len(rows) - len(frame), None, None, False, f"refused: {error}"), None
+    after = float(model.card["held_out_error"]["mean"])
+    return Outcome("collective", len(frame), int(model.card["sizes"]), len(rows) - len(frame), None, after, True, ""), model
+
+
+def _score(error: Floats) -> float:
+    """Mean |predicted / measured - 1| of log(predicted / measured)."""
+    return float(np.mean(np.abs(np.expm1(error))))

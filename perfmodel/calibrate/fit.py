@@ -1,4 +1,4 @@
-"""From the rows of a calibration run to a Calibration: every part corrected towards its rows, and adopted only if that holds on other shapes.
+"""From the rows of a calibration run to a Calibration: every part corrected, and adopted only if it holds on other shapes.
 
 What is corrected is the universal model that never saw the GPU. The figures of an outcome come from whole shapes held out of the entire
 procedure, choices included; the model that is kept is then fitted to all rows.
@@ -63,7 +63,7 @@ class Outcome:
 def fit_run(
     gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], *, provenance: Mapping[str, Any] | None = None, progress: Progress | None = None
 ) -> tuple[Calibration, list[Outcome]]:
-    """Fit everything that `rows` have. A part with too few rows, or whose fit does not beat the universal model, is left out with its figures.
+    """Fit everything that `rows` have. A part with too few rows, or whose fit does not beat the universal model, is left out.
 
     Raises InputError when the rows hold nothing that can be fitted.
     """

@@ -20,8 +20,10 @@ from perfmodel.measure.pool import Point
 LEAST_BUDGET_S, MOST_BUDGET_S = 10.0, 3600.0
 SLACK = 1.3  # the list is this much longer than the budget: what a run saves on one part it spends on the next
 WIDEST = 0.5  # half-width from which a part is as uncertain as it gets
-KEYS = ("what", "name", "dtype", "phase", "kernel", "kind", "m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "q_len", "kv_len",
-        "tokens", "hidden", "baseline", "variant", "block_m", "block_n", "block_k", "group_m", "split_k", "num_warps", "num_stages")  # fmt: skip
+KEYS = (
+    "what", "name", "dtype", "phase", "kernel", "kind", "m", "n", "k", "batch", "q_heads", "kv_heads", "head_dim", "q_len", "kv_len",
+    "tokens", "hidden", "baseline", "variant", "block_m", "block_n", "block_k", "group_m", "split_k", "num_warps", "num_stages",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,10 @@ class Plan:
         """Short hash of what is asked; the same list has the same one."""
         return hashlib.sha256(json.dumps([p["id"] for p in self.points]).encode()).hexdigest()[:12]
 
-    def without(self, done: Iterable[str]) -> list[tuple[Point, ...]]:
-        """The tasks left when the points with these ids are known."""
+    def left(self, done: Iterable[str], part: tuple[int, int] = (0, 1)) -> list[tuple[Point, ...]]:
+        """Of every ranks-th task (`part` = rank, ranks), what is left when the points with these ids are known."""
         known = set(done)
-        return [left for task in self.tasks if (left := tuple(p for p in task if p["id"] not in known))]
+        return [left for task in self.tasks[part[0] :: part[1]] if (left := tuple(p for p in task if p["id"] not in known))]
 
 
 def point_id(point: Mapping[str, Any]) -> str:
@@ -76,8 +78,9 @@ def make_plan(gpu: GpuSpec, *, budget_s: float = 120.0, seed: int = 0, recipe: M
     if not LEAST_BUDGET_S <= budget_s <= MOST_BUDGET_S:
         raise InputError(f"budget must be {LEAST_BUDGET_S:.0f} to {MOST_BUDGET_S:.0f} seconds, got {budget_s:g}")
     recipe = recipe or read_recipe()
-    ceilings = [{"what": "ceiling", "name": c.name, "cost_s": c.cost_s} for c in ceilings_of(gpu)] if "ceilings" in recipe else []
-    used = sum(float(p["cost_s"]) for p in ceilings)
+    found = ceilings_of(gpu) if "ceilings" in recipe else []
+    ceilings: list[Point] = [{"what": "ceiling", "name": c.name, "cost_s": c.cost_s} for c in found]
+    used = sum(c.cost_s for c in found)
     names = [name for name in (*OPERATORS, *KERNELS) if name in recipe]
     spaces = {name: candidates(name, recipe[name], gpu, seed) for name in names}
     weight = {name: recipe[name]["use"] * float(np.minimum(c.width, WIDEST).mean()) for name, c in spaces.items()}

@@ -58,10 +58,11 @@ def draw(part: str, space: Mapping[str, Any], count: int, seed: int) -> pd.DataF
     frame = pd.DataFrame(columns)
     if part in ("gemm", "kernel_gemm"):
         frame["dtype"] = rng.choice(space.get("dtypes", ["bf16"]), count)
-        largest = np.maximum(frame["m"] * frame["k"], np.maximum(frame["n"] * frame["k"], frame["m"] * frame["n"]))
+        m, n, k = (columns[name] for name in ("m", "n", "k"))
+        largest = np.maximum(m * k, np.maximum(n * k, m * n))
     elif part == "memory":
         frame["kind"], frame["dtype"] = rng.choice(MEMORY_KINDS, count), "bf16"
-        largest = frame["tokens"] * frame["hidden"]
+        largest = columns["tokens"] * columns["hidden"]
     else:
         heads = np.array(space["heads"])[rng.integers(len(space["heads"]), size=count)]
         frame["q_heads"], frame["kv_heads"] = heads[:, 0], heads[:, 1]
@@ -72,6 +73,9 @@ def draw(part: str, space: Mapping[str, Any], count: int, seed: int) -> pd.DataF
             frame["kv_len"] = frame["q_len"]
         else:
             frame["q_len"] = 1
-        largest = frame["batch"] * frame["head_dim"] * np.maximum(frame["q_heads"] * frame["q_len"], frame["kv_heads"] * frame["kv_len"])
-    frame = frame[largest <= MOST_ELEMENTS].drop_duplicates().reset_index(drop=True)
-    return frame if part == "kernel_gemm" else frame.assign(stack="torch")
+        longest = np.maximum(heads[:, 0] * frame["q_len"].to_numpy(), heads[:, 1] * frame["kv_len"].to_numpy())
+        largest = columns["batch"] * frame["head_dim"].to_numpy() * longest
+    if part != "kernel_gemm":
+        frame["stack"] = "torch"
+    small: pd.DataFrame = frame[largest <= MOST_ELEMENTS]
+    return small.drop_duplicates().reset_index(drop=True)

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,7 @@ def devices_here() -> list[Device]:
     try:
         import torch
     except ImportError:
-        raise NoAnswerError(
-            "calibrating measures on a GPU and needs torch: pip install 'perfmodel[gpu]'; --from fits stored rows"
-        ) from None
+        raise NoAnswerError("calibrating needs torch: pip install 'perfmodel[gpu]'; --from fits stored rows without") from None
     if not torch.cuda.is_available():
         raise NoAnswerError("no CUDA device is visible to torch: run this on a machine with the GPU, or fit stored rows with --from")
     found = []
@@ -129,7 +127,7 @@ def execute(
         known = stored_rows(folder)
         mine = [row for row in known if int(row.get("rank", 0)) == rank]
         spent = sum(float(r.get("wall_s") or 0.0) for r in mine) / max(1, len(devices))
-        tasks = plan.without(str(row["id"]) for row in known)[rank::ranks]
+        tasks = plan.left((str(row["id"]) for row in known), part)
         left_s = plan.budget_s - spent
         if not tasks or left_s <= 0:
             return known
@@ -193,7 +191,7 @@ def _check_same(folder: Path, plan: Plan) -> None:
     write_atomically(path, json.dumps(asked, indent=1) + "\n")
 
 
-def read_states(folder: Path) -> list[Mapping[str, Any]]:
+def read_states(folder: Path) -> list[Row]:
     """Samples of a run's devices over time; none where the run was stored without them."""
     path = folder / STATE
     return read(path) if path.exists() else []

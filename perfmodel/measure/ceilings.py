@@ -6,6 +6,7 @@ are imported there.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -77,7 +78,8 @@ def _timed(call: Call, *, reps: int, warm: int = 2) -> Timing:
 
     for _ in range(warm):
         call()
-    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(reps)]
+    event: Any = torch.cuda.Event
+    marks = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(reps)]
     torch.cuda.synchronize()
     for start, end in marks:
         start.record()
@@ -200,19 +202,20 @@ def _tensor(dtype: str) -> tuple[float, Timing]:
     call = _product(dtype)
     once = _timed(call, reps=3).latency_us * 1e-6
     batch = max(1, round(0.02 / once))
-    marks = [torch.cuda.Event(enable_timing=True)]
+    event: Any = torch.cuda.Event
+    marks = [event(enable_timing=True)]
     began = time.perf_counter()
     marks[0].record()
     while time.perf_counter() - began < SUSTAIN_S:
         for _ in range(batch):
             call()
-        marks.append(torch.cuda.Event(enable_timing=True))
+        marks.append(event(enable_timing=True))
         marks[-1].record()
         if len(marks) > 3:
             marks[-3].synchronize()  # the host stays a little ahead and no more
     torch.cuda.synchronize()
     torch.backends.cuda.matmul.allow_tf32 = False
-    each = [float(a.elapsed_time(b)) * 1e3 / batch for a, b in zip(marks[:-1], marks[1:], strict=True)]
+    each = [float(a.elapsed_time(b)) * 1e3 / batch for a, b in itertools.pairwise(marks)]
     return _rate(2.0 * SIDE**3, summarise(each[len(each) // 2 :], finalist=True, policy=Policy()))
 
 
@@ -230,7 +233,8 @@ def _launch_graph() -> tuple[float, Timing]:
 
     call = _empty()
     call()
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    new_stream: Any = torch.cuda.Stream
+    graph, stream = torch.cuda.CUDAGraph(), new_stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         graph.capture_begin()
@@ -242,7 +246,7 @@ def _launch_graph() -> tuple[float, Timing]:
 
 
 def _launch_eager() -> tuple[float, Timing]:
-    """Device seconds a launch of a framework's smallest kernel, call by call: the device's floor or the host's pace, whichever is longer."""
+    """Device seconds a launch of a framework's smallest kernel, call by call: its floor or the host's pace."""
     import torch
 
     x = torch.zeros(1, device="cuda")

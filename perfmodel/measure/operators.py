@@ -6,6 +6,7 @@ operator models are fitted to. Weights of a product rotate, so that they come fr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -52,7 +53,8 @@ class OperatorMeter:
         block = 2**28
         for start in range(0, self._elements, block):
             self._pool[start : start + block].normal_(generator=source)
-        self._stream = torch.cuda.Stream()
+        new_stream: Any = torch.cuda.Stream
+        self._stream = new_stream()
         self._points = 0
 
     def measure(self, point: Point) -> dict[str, Any]:
@@ -155,6 +157,6 @@ class OperatorMeter:
                 marks.append(event(enable_timing=True))
                 marks[-1].record()
             marks[-1].synchronize()
-        each = [float(a.elapsed_time(b)) * 1e3 / (replays * len(calls)) for a, b in zip(marks[:-1], marks[1:], strict=True)]
+        each = [float(a.elapsed_time(b)) * 1e3 / (replays * len(calls)) for a, b in itertools.pairwise(marks)]
         timing = summarise(each, finalist=True, policy=Policy())
         return Timing(timing.latency_us, timing.min_us, timing.spread, groups * replays * len(calls), True, timing.unstable)

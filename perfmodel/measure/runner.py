@@ -38,7 +38,7 @@ def fact_index_key(binary: Mapping[str, Any], dtype: str) -> str:
 
 
 class LiveRunner:
-    """Measures on the current CUDA device. `facts` are the compile rows of this run by `fact_index_key`; `state` says how the device does."""
+    """Measures on the current CUDA device. `facts` are this run's compile rows by `fact_index_key`; `state` reads the device's."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ _EVENTS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # t
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a GPU: wall time (s since the epoch), SM clock and its maximum (MHz), board power, limit and default limit (W), heat (C)."""
+    """One look at a GPU: seconds since the epoch, SM clock and its maximum (MHz), power, its limit and the default one (W), heat (C)."""
 
     time_s: float
     clock_mhz: float | None = None
@@ -48,6 +48,12 @@ class Sample:
     ecc_uncorrected: int | None = None
     reasons: tuple[str, ...] = ()
     other_processes: int | None = None
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Sample:
+        """What `as_row` wrote; other fields are ignored."""
+        known = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
+        return cls(**{**known, "reasons": tuple(row.get("reasons") or ())})
 
     def as_row(self) -> dict[str, Any]:
         """For a JSON line."""

@@ -1,7 +1,6 @@
 """Triton kernels that load one resource and nothing else: DRAM and L2 reads, a chain of dependent loads, exponentials, an empty launch."""
 
-from __future__ import annotations
-
+# mypy: ignore-errors
 import triton
 import triton.language as tl
 

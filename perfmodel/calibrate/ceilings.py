@@ -46,6 +46,7 @@ def fit_ceilings(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Ma
         return None
     middle = {name: sorted(members, key=lambda r: float(r["value"]))[len(members) // 2] for name, members in found.items()}
     values = {name: float(row["value"]) for name, row in middle.items()}
+    values |= {f"{name}_sustained": float(row["sustained"]) for name, row in middle.items() if row.get("sustained")}
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
     printed = datasheet(gpu)
     card = {
@@ -54,7 +55,7 @@ def fit_ceilings(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Ma
         "gpus": [gpu.name],
         "kind": WHAT,
         "rows": len(good),
-        "units": {name: CEILINGS[name].unit for name in values},
+        "units": {name: CEILINGS[name.removesuffix("_sustained")].unit for name in values},
         "of_datasheet": {name: round(value / printed[name], 4) for name, value in values.items() if printed.get(name)},
         "state": {name: {k: row.get(k) for k in ("clock_mhz", "power_w", "spread", "reps")} for name, row in middle.items()},
     }

@@ -6,7 +6,9 @@ procedure, choices included; the model that is kept is then fitted to all rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from perfmodel.calibrate.kernel import fit_kernel, law
 from perfmodel.calibrate.kernel import read_rows as read_kernel_rows
 from perfmodel.calibrate.kernel import take as take_kernel
 from perfmodel.calibrate.operators import predict_log, read_rows, shape_folds
-from perfmodel.calibrate.recipe import KIND, OPERATORS
+from perfmodel.calibrate.recipe import OPERATORS
 from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
@@ -28,6 +30,7 @@ from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import operator_model, predict_columns
 from perfmodel.library.names import STACKS
+from perfmodel.measure.session import KERNEL
 from perfmodel.predict_collective import collective_model
 from perfmodel.predict_operators import STACKS_KEY
 
@@ -35,10 +38,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
-Progress = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
 FOLDS = 4
 APART = ("attention_prefill", "attention_decode")  # every stack brings kernels of its own: rows of one say nothing of another
-_COLLECTIVE = ("message_bytes", "n_gpus")
+COLLECTIVE = "collective"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,40 +64,63 @@ class Outcome:
 
 
 def fit_run(
-    gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], *, provenance: Mapping[str, Any] | None = None, progress: Progress | None = None
+    gpu: GpuSpec,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    workers: int = 1,
 ) -> tuple[Calibration, list[Outcome]]:
     """Fit everything that `rows` have. A part with too few rows, or whose fit does not beat the universal model, is left out.
 
-    Raises InputError when the rows hold nothing that can be fitted.
+    `workers` processes fit the parts side by side, with the same result. Raises InputError when the rows hold nothing that can be fitted.
     """
     models: dict[str, FittedModel] = {}
     outcomes: list[Outcome] = []
     if (ceilings := fit_ceilings(gpu, rows, provenance)) is not None:
         models[CEILINGS] = ceilings
-    for what in OPERATORS:
-        mine = [r for r in rows if r.get("what") == KIND[what] and r.get("phase", what).removeprefix("attention_") in what]
-        if mine:
-            if progress:
-                progress(f"fitting {what}")
-            outcome, model = _operator(gpu, what, mine)
-            outcomes.append(outcome)
-            if model is not None:
-                models[what] = replace(model, card={**(provenance or {}), **model.card})
-    for what in sorted({str(r["what"]) for r in rows if str(r.get("what", "")).startswith("kernel:")}):
+    jobs = [(gpu, what, mine, provenance) for what, mine in _by_part(rows).items()]
+    for outcome, model in _fitted(jobs, workers):
+        outcomes.append(outcome)
+        if model is not None:
+            models[outcome.what] = model
         if progress:
-            progress(f"fitting {what}")
-        outcome, model = _kernel(gpu, what.removeprefix("kernel:"), [r for r in rows if r["what"] == what], provenance)
-        outcomes.append(outcome)
-        if model is not None:
-            models[outcome.what] = model
-    if collective := [r for r in rows if all(r.get(name) for name in _COLLECTIVE)]:
-        outcome, model = _collective(gpu, collective, provenance)
-        outcomes.append(outcome)
-        if model is not None:
-            models[outcome.what] = model
+            progress(f"fitted {outcome.what}", len(outcomes), len(jobs))
     if not models and not outcomes:
         raise InputError("the rows hold no ceiling, operator, kernel or collective with status ok: nothing to fit")
     return Calibration(gpu.name, models), outcomes
+
+
+def _by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        what = str(row.get("what", ""))
+        if what == "attention":
+            what = f"attention_{row.get('phase')}"
+        if what in OPERATORS or what.startswith(KERNEL) or what == COLLECTIVE:
+            parts.setdefault(what, []).append(row)
+    return dict(sorted(parts.items()))
+
+
+Job = tuple[GpuSpec, str, Sequence[Mapping[str, Any]], Mapping[str, Any] | None]
+Fit = tuple[Outcome, FittedModel | None]
+
+
+def _fitted(jobs: Sequence[Job], workers: int) -> Iterator[Fit]:
+    if workers <= 1 or len(jobs) <= 1:
+        yield from map(_one, jobs)
+        return
+    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_one, jobs)
+
+
+def _one(job: Job) -> Fit:
+    gpu, what, rows, provenance = job
+    if what in OPERATORS:
+        return _operator(gpu, what, rows, provenance)
+    if what == COLLECTIVE:
+        return _collective(gpu, rows, provenance)
+    return _kernel(gpu, what.removeprefix(KERNEL), rows, provenance)
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -103,7 +129,7 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame([dict(r) for r in rows if r.get("status") == "ok"])
 
 
-def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Outcome, FittedModel | None]:
+def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
     frame = _frame(rows)
     failed = len(rows) - len(frame)
     if len(frame) < MIN_ROWS:
@@ -127,7 +153,12 @@ def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]]) -> tup
     if not adopted:
         return outcome, None
     model = correct(gpu, table, prior)
-    facts = {**model.card, "held_out_error": {"prior": scores[0], "corrected": scores[1]}, "held_out_coverage": float(inside.mean())}
+    facts = {
+        **(provenance or {}),
+        **model.card,
+        "held_out_error": {"prior": scores[0], "corrected": scores[1]},
+        "held_out_coverage": float(inside.mean()),
+    }
     if what in APART:
         facts[STACKS_KEY] = sorted({STACKS[int(code)] for code in np.unique(table.columns["stack"])})
     return outcome, replace(model, card=facts)
@@ -140,9 +171,7 @@ def _covered(gpu: GpuSpec, model: FittedModel, table: Any) -> npt.NDArray[np.boo
     return inside
 
 
-def _kernel(
-    gpu: GpuSpec, family: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None
-) -> tuple[Outcome, FittedModel | None]:
+def _kernel(gpu: GpuSpec, family: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
     configs = [r for r in rows if not r.get("baseline")]
     frame = _frame(configs)
     what, failed = f"kernel_{family}", len(configs) - len(frame)
@@ -169,16 +198,14 @@ def _kernel_points(gpu: GpuSpec, family: str, frame: pd.DataFrame, model: Fitted
     return frame.assign(measured_us=frame["latency_us"], before_us=before, after_us=after)
 
 
-def _collective(
-    gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None
-) -> tuple[Outcome, FittedModel | None]:
+def _collective(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
     frame = _frame(rows)
     try:
         model = fit_collective(gpu, frame, prior=collective_model(gpu, None).constants, provenance=provenance)
     except InputError as error:
-        return Outcome("collective", len(frame), 0, len(rows) - len(frame), None, None, False, f"refused: {error}"), None
+        return Outcome(COLLECTIVE, len(frame), 0, len(rows) - len(frame), None, None, False, f"refused: {error}"), None
     after = float(model.card["held_out_error"]["mean"])
-    return Outcome("collective", len(frame), int(model.card["sizes"]), len(rows) - len(frame), None, after, True, ""), model
+    return Outcome(COLLECTIVE, len(frame), int(model.card["sizes"]), len(rows) - len(frame), None, after, True, ""), model
 
 
 def _score(error: Floats) -> float:

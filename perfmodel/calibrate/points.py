@@ -26,8 +26,10 @@ from perfmodel.library.columns import read_frame, take
 from perfmodel.measure.operators import cost_s
 
 Floats = npt.NDArray[np.float64]
-CANDIDATES = 1600
-KERNEL_ROW_S, KERNEL_SHAPE_S = 0.016, 0.05  # timing one config cold 25 times; making a shape's inputs and reference
+CANDIDATES = {"gemm": 3000}
+OTHER_CANDIDATES = 1600
+CHOSEN = 600  # from here on what is left is alike, and the rest follows as it was drawn
+KERNEL_ROW_S, KERNEL_SHAPE_S = 0.013, 0.05  # timing one config cold 25 times; making a shape's inputs and reference
 LEAST_US = 1.0
 
 
@@ -55,7 +57,7 @@ class Chosen:
 
 def candidates(part: str, space: dict[str, Any], gpu: GpuSpec, seed: int) -> Candidates:
     """A sample of a part's space with what the prior says of it; it stands for the space too."""
-    frame = draw(part, space, CANDIDATES, seed)
+    frame = draw(part, space, CANDIDATES.get(part, OTHER_CANDIDATES), seed)
     if part in KERNELS:
         frame = _not_held_out(frame, gpu)
     what = "gemm" if part in KERNELS else part
@@ -71,13 +73,17 @@ def candidates(part: str, space: dict[str, Any], gpu: GpuSpec, seed: int) -> Can
         cost = KERNEL_SHAPE_S + each * (KERNEL_ROW_S + 25e-6 * latency)
     else:
         width = half_widths(model, gpu, latency, columns["stack"])
-        cost = np.array([cost_s(KIND[part], us) for us in latency.tolist()])
+        names = frame["kernel"] if "kernel" in frame else [KIND[part]] * len(frame)
+        cost = np.array([cost_s(str(name), us) for name, us in zip(names, latency.tolist(), strict=True)])
     log_law = np.log(operator_terms(gpu, what, columns, model.constants).latency_s)
     return Candidates(part, frame, log_law, width, cost)
 
 
 def greedy(covariance: Floats, width: Floats, cost: Floats, allowed_s: float) -> tuple[list[int], Floats]:
-    """Indices in order, and the share of sum(width^2 x variance) explained after each; until `allowed_s` seconds are spent."""
+    """Indices in order, and the share of sum(width^2 x variance) explained after each; until `allowed_s` seconds are spent.
+
+    After CHOSEN points the others follow in their own order.
+    """
     left = covariance.astype(np.float32)
     weight = (width**2).astype(np.float32)
     whole = float(weight @ np.diag(left))
@@ -85,7 +91,7 @@ def greedy(covariance: Floats, width: Floats, cost: Floats, allowed_s: float) ->
     order: list[int] = []
     explained: list[float] = []
     spent = 0.0
-    while len(order) < len(cost):
+    while len(order) < min(CHOSEN, len(cost)):
         variance = np.diag(left) + kriging.NOISE
         gain = (weight @ left**2) / variance / cost
         gain[~free | (cost > allowed_s - spent)] = -1.0
@@ -98,6 +104,11 @@ def greedy(covariance: Floats, width: Floats, cost: Floats, allowed_s: float) ->
         spent += float(cost[best])
         order.append(best)
         explained.append(1.0 - float(weight @ np.diag(left)) / whole)
+    for i in np.flatnonzero(free).tolist() if len(order) == CHOSEN else ():
+        if cost[i] <= allowed_s - spent:
+            spent += float(cost[i])
+            order.append(i)
+            explained.append(explained[-1])
     return order, np.array(explained)
 
 

@@ -24,7 +24,7 @@ from perfmodel.calibrate.operators import (
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
-from perfmodel.learn.boost import CORRECTION, OWN, boost, sliced
+from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, boost, sliced
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
@@ -41,6 +41,7 @@ Floats = npt.NDArray[np.float64]
 MIN_ROWS = 16
 ROUNDS = (0, 20, 60, 120, 200)
 MANY_ROWS = 3000  # from here on the correction may be as deep as a GPU's own tree
+DEEP_ROWS = 600  # and from here on deeper than with a few dozen
 FOLDS = 5
 MIN_REFIT_ROWS = 60  # rows from which the law's own constants may move
 REFIT_EVALUATIONS, REFIT_PULL = 10, 10.0  # and how strongly the prior's values hold them, in units of the first fit's prior
@@ -113,7 +114,8 @@ class _Base:
         """Add rounds to the model's tree that learn `share` of what it leaves of the rows `at`."""
         seen = {name: values[at] for name, values in self.shown.items()}
         target = self.tree[at] + share * self.before[at]
-        params = OWN if len(self.before) >= MANY_ROWS else CORRECTION
+        count = len(self.before)
+        params = OWN if count >= MANY_ROWS else DEEP_CORRECTION if count >= DEEP_ROWS else CORRECTION
         return boost(seen, target, None, rounds=rounds, params=params, robust=False, start=self.model.residual)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -228,7 +229,7 @@ def _fit(
 
     provenance = {k: v for k in _PROVENANCE if (v := ", ".join(sorted({str(r[k]) for r in rows if r.get(k)})))}
     with Progress("fitting") as progress:
-        calibration, outcomes = fit_run(spec, rows, provenance=provenance, progress=lambda what: progress(what, len(rows), len(rows)))
+        calibration, outcomes = fit_run(spec, rows, provenance=provenance, progress=progress, workers=os.cpu_count() or 1)
     summary = _summary(spec, rows, outcomes, states, budget_s) | {"provenance": provenance}
     folder = out.expanduser() if out else user_folder() / "calibration" / spec.name
     if calibration.models:

@@ -18,11 +18,12 @@ Point = Mapping[str, Any]
 Call = Callable[[], object]
 WHATS = ("gemm", "attention", "memory")
 CALLS = 6  # in one graph
-GROUPS, GROUP_US = 5, 1200.0  # timings of one point, and how long each lasts at least
-LONG_US = 20_000.0  # of one replay: from here on three timings and one warm-up replay are enough
+GROUPS, GROUP_US = 5, 800.0  # timings of one point, and how long each lasts at least
+LONG_US, LONGEST_US = 2000.0, 20_000.0  # of one replay: from here on a timing is one replay after one to warm up; then three timings do
 MEMORY_KINDS = ("rmsnorm", "layernorm", "add", "copy", "gelu", "softmax")
 ATTENTION_KERNELS = ("torch_flash", "torch_cudnn")
-OVERHEAD_S = {"gemm": 0.012, "attention": 0.05, "memory": 0.012}  # host work of one point: capture, plans of the library
+OVERHEAD_S = {"gemm": 0.006, "memory": 0.004, "torch_flash": 0.004, "torch_cudnn": 0.17}
+"""Host work of one point, by operator or attention kernel: capture, and for cuDNN a plan that is built or compiled for each shape."""
 POOL_SHARE, POOL_BYTES = 0.3, 12 * 2**30
 
 
@@ -30,14 +31,14 @@ def schedule(latency_us: float) -> tuple[int, int, int]:
     """(warm-up replays, timings, replays a timing) of a graph of CALLS calls of `latency_us` microseconds each."""
     replay = max(CALLS * latency_us, 1.0)
     if replay > LONG_US:
-        return 1, 3, 1
+        return 1, GROUPS if replay <= LONGEST_US else 3, 1
     return 3, GROUPS, max(2, math.ceil(GROUP_US / replay))
 
 
-def cost_s(what: str, latency_us: float) -> float:
-    """Seconds that timing a point takes on the device and the host."""
+def cost_s(name: str, latency_us: float) -> float:
+    """Seconds that timing a point takes on the device and the host; `name` is a key of OVERHEAD_S."""
     warm, groups, replays = schedule(latency_us)
-    return OVERHEAD_S[what] + 1e-6 * latency_us * (2 + CALLS * (warm + groups * replays))
+    return OVERHEAD_S[name] + 1e-6 * latency_us * (2 + CALLS * (warm + groups * replays))
 
 
 class OperatorMeter:

@@ -16,6 +16,7 @@ from typing import Any
 
 CLOCK_SHARE = 0.95  # of the highest clock: a card that is neither busy nor hot and stays below it was capped by somebody
 HOT_C = 88.0
+MANY_SHAKY = 0.1  # share of rows with a spread above 5 %: a few of the shortest kernels always have one, and each row says so itself
 _PERIOD_S = 0.2
 _REASONS = {  # bits of nvmlClocksEventReasons (NVML reference manual)
     0x002: "clocks set by an application",
@@ -239,6 +240,7 @@ def bad_state(samples: Sequence[Sample], rows: Iterable[Mapping[str, Any]] = ())
     if ecc and ecc[-1] > 0:
         found.append(f"{ecc[-1]} uncorrected ECC errors since the driver was loaded")
     rows = [r for r in rows if r.get("status") == "ok"]
-    if shaky := [r for r in rows if r.get("unstable")]:
+    shaky = [r for r in rows if r.get("unstable")]
+    if len(shaky) > MANY_SHAKY * len(rows):
         found.append(f"spread above 5 % in {len(shaky)} of {len(rows)} rows")
     return found

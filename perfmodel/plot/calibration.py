@@ -30,7 +30,9 @@ def roofline(summary: Mapping[str, Any], ax: Axes | None = None) -> Axes:
         if name in ceilings and top:
             ax.plot(x, np.minimum(x * ceilings[name], top) * 1e-12, color=color, label=f"{label}, {ceilings[name] * 1e-12:.2f} TB/s")
     if top:
-        ax.axhline(top * 1e-12, color="k", lw=0.8, label=f"bf16, sustained, {top * 1e-12:.0f} TFLOP/s")
+        ax.axhline(top * 1e-12, color="k", lw=0.8, label=f"bf16, {top * 1e-12:.0f} TFLOP/s")
+    if sustained := ceilings.get("tensor_bf16_sustained"):
+        ax.axhline(sustained * 1e-12, color="k", lw=0.8, ls=":", label=f"bf16 sustained, {sustained * 1e-12:.0f} TFLOP/s")
     if printed.get("bf16_flops"):
         ax.plot(x, np.minimum(x * printed["dram_bytes_per_s"], printed["bf16_flops"]) * 1e-12, "--", color="0.5", lw=1, label="hwdb")
     ax.set(xscale="log", yscale="log", xlabel="flop a compulsory byte", ylabel="TFLOP/s", title="Roofline, bf16 products")

@@ -23,12 +23,12 @@ def read_kernel(src, out, rounds, passes, shift, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def chase_kernel(src, out, start, steps):
-    """Follow `steps` links of a chain in one warp: each load's address is the last one's value."""
-    at = start
+def chase_kernel(src, place, steps):
+    """Follow `steps` links of a chain in one warp, from where the last call stopped: each load's address is the last one's value."""
+    at = tl.load(place)
     for _ in range(steps):
         at = tl.load(src + at, cache_modifier=".cg")
-    tl.store(out, at)
+    tl.store(place, at)
 
 
 @triton.jit

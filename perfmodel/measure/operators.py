@@ -19,7 +19,7 @@ Call = Callable[[], object]
 WHATS = ("gemm", "attention", "memory")
 CALLS = 6  # in one graph
 GROUPS, GROUP_US = 5, 800.0  # timings of one point, and how long each lasts at least
-LONG_US, LONGEST_US = 2000.0, 20_000.0  # of one replay: from here on a timing is one replay after one to warm up; then three timings do
+LONG_US, LONGEST_US = 2000.0, 50_000.0  # of one replay: from here on a timing is one replay; then three timings after one warm-up do
 MEMORY_KINDS = ("rmsnorm", "layernorm", "add", "copy", "gelu", "softmax")
 ATTENTION_KERNELS = ("torch_flash", "torch_cudnn")
 OVERHEAD_S = {"gemm": 0.006, "memory": 0.004, "torch_flash": 0.004, "torch_cudnn": 0.17}
@@ -31,7 +31,7 @@ def schedule(latency_us: float) -> tuple[int, int, int]:
     """(warm-up replays, timings, replays a timing) of a graph of CALLS calls of `latency_us` microseconds each."""
     replay = max(CALLS * latency_us, 1.0)
     if replay > LONG_US:
-        return 1, GROUPS if replay <= LONGEST_US else 3, 1
+        return (3, GROUPS + 1, 1) if replay <= LONGEST_US else (1, 3, 1)
     return 3, GROUPS, max(2, math.ceil(GROUP_US / replay))
 
 

@@ -53,6 +53,7 @@ def predicted(summary: Mapping[str, Any], what: str, ax: Axes | None = None) -> 
     ax.set(xscale="log", yscale="log", xlabel="measured (us)", ylabel="predicted / measured", title=what)
     ax.set_ylim(0.3, 3.0)
     ax.set_yticks([0.5, 0.8, 1.0, 1.25, 2.0], ["0.5", "0.8", "1", "1.25", "2"])
+    ax.minorticks_off()
     ax.legend(fontsize=8)
     return ax
 

@@ -21,7 +21,7 @@ from perfmodel.calibrate.collective import fit_collective
 from perfmodel.calibrate.kernel import fit_kernel, law
 from perfmodel.calibrate.kernel import read_rows as read_kernel_rows
 from perfmodel.calibrate.kernel import take as take_kernel
-from perfmodel.calibrate.operators import predict_log, read_rows, shape_folds
+from perfmodel.calibrate.operators import Rows, law_of, predict_log, read_rows, shape_folds
 from perfmodel.calibrate.recipe import OPERATORS
 from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct
 from perfmodel.errors import InputError
@@ -29,6 +29,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import operator_model, predict_columns
+from perfmodel.learn.transfer import CARD_KEY, pair_codes, tensor_path
 from perfmodel.library.names import STACKS
 from perfmodel.measure.session import KERNEL
 from perfmodel.predict_collective import collective_model
@@ -144,7 +145,7 @@ def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], proven
     after, inside = np.array(before), np.zeros(len(table), dtype=bool)
     for train, held in shape_folds(table, FOLDS):
         if held.any() and train.sum() >= MIN_ROWS:
-            model = correct(gpu, table.take(train), prior)
+            model = _best(gpu, table.take(train), prior)
             after[held] = predict_log(model, table.take(held))
             inside[held] = _covered(gpu, model, table.take(held))
     scores = _score(before - table.log_latency), _score(after - table.log_latency)
@@ -156,7 +157,7 @@ def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], proven
     outcome = Outcome(what, len(table), shapes, failed, *scores, adopted, reason, float(inside.mean()), points)
     if not adopted:
         return outcome, None
-    model = correct(gpu, table, prior)
+    model = _best(gpu, table, prior)
     facts = {
         **(provenance or {}),
         **model.card,
@@ -167,6 +168,19 @@ def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], proven
         facts[STACKS_KEY] = sorted({STACKS[int(code)] for code in np.unique(table.columns["stack"])})
         facts[OTHER_STACKS_KEY] = OTHER_STACKS[what]
     return outcome, replace(model, card=facts)
+
+
+def _best(gpu: GpuSpec, table: Rows, prior: FittedModel) -> FittedModel:
+    """The correction of the prior, or of the prior that sees the names of these rows' stacks and kernels; whichever holds out better."""
+    found = [correct(gpu, table, prior)]
+    if CARD_KEY in prior.card:
+        path = tensor_path(gpu.arch)
+        pairs = set(pair_codes(law_of(table, prior.constants)[1]).tolist())
+        known = prior.card[CARD_KEY]
+        if not pairs <= set(known.get(path, ())):
+            shown = {**known, path: sorted(pairs | set(known.get(path, ())))}
+            found.append(correct(gpu, table, replace(prior, card={**prior.card, CARD_KEY: shown})))
+    return min(found, key=lambda model: float(model.card["held_out_error"]["corrected"]))
 
 
 def _covered(gpu: GpuSpec, model: FittedModel, table: Any) -> npt.NDArray[np.bool_]:

@@ -24,6 +24,7 @@ _SHOWN = {  # unit -> (factor, unit shown)
     "1/s": (1e-12, "T/s"),
     "s": (1e9, "ns"),
 }
+_VERSIONS = ("gpu_name", "torch", "triton", "cuda", "source_hash")
 _TRACE = 600  # points of the clock and power curve that are kept
 
 
@@ -34,7 +35,6 @@ def summarise(
     *,
     states: Sequence[Mapping[str, Any]] = (),
     budget_s: float | None = None,
-    provenance: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything the report says, as plain numbers: state of the GPU, ceilings, what was run, errors before and after, by regime."""
     samples = [Sample.from_row(s) for s in states]
@@ -46,7 +46,7 @@ def summarise(
         "budget_s": budget_s,
         "spent_s": round(sum(float(r.get("wall_s") or 0.0) for r in rows), 1),
         "devices": len({(r.get("rank"), r.get("device")) for r in rows}),
-        "provenance": dict(provenance or {}),
+        "provenance": provenance_of(rows),
         "bad_state": bad_state(samples, rows),
         "ran": _ran(rows),
         "ceilings": _ceilings(gpu, rows),
@@ -55,6 +55,11 @@ def summarise(
         "trace": _trace(samples),
         "datasheet": {"dram_bytes_per_s": gpu.dram_bytes_per_s, "bf16_flops": gpu.tensor_flops.get("bf16"), "power_w": gpu.power_w},
     }
+
+
+def provenance_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Versions that the rows name."""
+    return {name: values for name in _VERSIONS if (values := ", ".join(sorted({str(r[name]) for r in rows if r.get(name)})))}
 
 
 def _ran(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -191,10 +191,9 @@ def _check_same(folder: Path, plan: Plan) -> None:
     write_atomically(path, json.dumps(asked, indent=1) + "\n")
 
 
-def read_states(folder: Path) -> list[Row]:
-    """Samples of a run's devices over time; none where the run was stored without them."""
-    path = folder / STATE
-    return read(path) if path.exists() else []
+def read_states(rows: Path) -> list[Row]:
+    """Samples of the devices beside a run's rows: state.jsonl, or NAME.state.parquet beside NAME.parquet; none where there are none."""
+    return read(rows.with_suffix(".state.parquet") if rows.suffix == ".parquet" else rows.with_name(STATE))
 
 
 def summary_line(rows: Sequence[Row]) -> Iterator[str]:

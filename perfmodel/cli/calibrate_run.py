@@ -20,7 +20,6 @@ from perfmodel.hw import gpu as find_gpu
 
 SUMMARY = "report.json"
 _BAR = 20
-_PROVENANCE = ("gpu_name", "driver", "torch", "triton", "cuda", "source_hash")
 
 
 def run(
@@ -156,7 +155,7 @@ def _measure(
 ) -> None:  # fmt: skip
     from perfmodel.calibrate import cluster
     from perfmodel.calibrate.plan import make_plan
-    from perfmodel.calibrate.run import devices_here, execute, read_states, run_folder, set_aside
+    from perfmodel.calibrate.run import ROWS, devices_here, execute, read_states, run_folder, set_aside
 
     here = devices_here()
     chosen, part = cluster.own_share(here, _indices(devices, len(here)))
@@ -182,12 +181,13 @@ def _measure(
         return
     if len(chosen) > 1 and part[1] == 1:
         rows += cluster.collectives(folder, [d.index for d in chosen])
-    for problem in _summary(spec, rows, [], read_states(folder), budget_s)["bad_state"]:
+    states = read_states(folder / ROWS)
+    for problem in _summary(spec, rows, [], states, budget_s)["bad_state"]:
         print(f"perfmodel: WARNING: {problem}", file=sys.stderr)
     if not fit:
         _print([{"rows": len(rows), "ok": sum(r["status"] == "ok" for r in rows), "folder": str(folder)}], json_, csv_)
         return
-    _fit(spec, rows, read_states(folder), budget_s, out, json_, csv_)
+    _fit(spec, rows, states, budget_s, out, json_, csv_)
 
 
 def _indices(text: str | None, count: int) -> list[int] | None:
@@ -200,7 +200,7 @@ def _indices(text: str | None, count: int) -> list[int] | None:
 
 
 def _fit_stored(paths: Sequence[Path], gpu: str | None, out: Path | None, json_: bool, csv_: bool) -> None:
-    from perfmodel.calibrate.run import STATE
+    from perfmodel.calibrate.run import read_states
     from perfmodel.measure.rows import read
 
     rows: list[dict[str, Any]] = []
@@ -217,8 +217,7 @@ def _fit_stored(paths: Sequence[Path], gpu: str | None, out: Path | None, json_:
     if gpu is None and len(names) != 1:
         raise InputError(f"whose rows? they name {', '.join(sorted(names)) or 'no GPU'}: pass --gpu")
     spec = find_gpu(gpu or names.pop())
-    states = [s for p in paths for s in (read(p.parent / STATE) if p.suffix == ".jsonl" else [])]
-    _fit(spec, rows, states, None, out, json_, csv_)
+    _fit(spec, rows, [s for p in paths for s in read_states(p)], None, out, json_, csv_)
 
 
 def _fit(
@@ -226,11 +225,12 @@ def _fit(
     json_: bool, csv_: bool,
 ) -> None:  # fmt: skip
     from perfmodel.calibrate.fit import fit_run
+    from perfmodel.calibrate.report import provenance_of
 
-    provenance = {k: v for k in _PROVENANCE if (v := ", ".join(sorted({str(r[k]) for r in rows if r.get(k)})))}
+    provenance = provenance_of(rows)
     with Progress("fitting") as progress:
         calibration, outcomes = fit_run(spec, rows, provenance=provenance, progress=progress, workers=os.cpu_count() or 1)
-    summary = _summary(spec, rows, outcomes, states, budget_s) | {"provenance": provenance}
+    summary = _summary(spec, rows, outcomes, states, budget_s)
     folder = out.expanduser() if out else user_folder() / "calibration" / spec.name
     if calibration.models:
         calibration.save(folder)

@@ -54,7 +54,8 @@ class Sample:
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
         """What `as_row` wrote; other fields are ignored."""
         known = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
-        return cls(**{**known, "reasons": tuple(row.get("reasons") or ())})
+        reasons = row.get("reasons") or ()
+        return cls(**{**known, "reasons": tuple(reasons.split("; ") if isinstance(reasons, str) else reasons)})
 
     def as_row(self) -> dict[str, Any]:
         """For a JSON line."""

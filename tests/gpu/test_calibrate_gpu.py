@@ -9,7 +9,7 @@ import pytest
 from perfmodel.calibrate.ceilings import datasheet
 from perfmodel.calibrate.plan import make_plan
 from perfmodel.calibrate.recipe import read_recipe
-from perfmodel.calibrate.run import devices_here, execute, read_states
+from perfmodel.calibrate.run import ROWS, devices_here, execute, read_states
 from perfmodel.errors import NoAnswerError
 from perfmodel.hw import gpu
 from perfmodel.hw.probe import probe_device
@@ -36,7 +36,7 @@ def test_a_short_run(tmp_path: Path) -> None:
     assert sustained <= 1.05 * ceilings["tensor_bf16"]
     for what in ("gemm", "attention", "memory"):
         assert any(r["what"] == what and 0.5 < r["latency_us"] < 1e6 for r in good), what
-    assert read_states(tmp_path / "run") and all(r["clock_mhz"] for r in good[5:])
+    assert read_states(tmp_path / "run" / ROWS) and all(r["clock_mhz"] for r in good[5:])
     again = execute(plan, tmp_path / "run", [device])
     assert [r["id"] for r in again[: len(rows)]] == [r["id"] for r in rows] and len(again) <= len(rows) + 20
     with gpu_lock(device.uuid), pytest.raises(NoAnswerError, match="being calibrated"):

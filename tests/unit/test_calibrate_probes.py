@@ -14,12 +14,19 @@ pytest.importorskip("triton")
 
 CODE = """
 import json, torch
+from triton.runtime import interpreter
+patch = interpreter._patch_lang_tensor
+def patch_and_count(tensor, scope):
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))  # numpy 2.4 refuses range() over 1-element arrays
+interpreter._patch_lang_tensor = patch_and_count
 from perfmodel.measure.kernels import probes as p
 out = {}
 source = torch.arange(4 * 3 * 64, dtype=torch.int32)
 total = torch.zeros(4, dtype=torch.int32)
 p.read_kernel[(4,)](source, total, 3, 2, 1, BLOCK=64)
-out["read"] = [int(total.sum()), 2 * int(source.sum()), total.tolist()]
+blocks = source.view(3, 4, 64).sum(dim=(0, 2))  # of program p in the first pass, of program p - 1 in the second
+out["read"] = [total.tolist(), (blocks + blocks.roll(-1)).tolist()]
 chain = torch.zeros(8, dtype=torch.int32)
 order = torch.tensor([0, 6, 2, 4])
 chain[order] = order.roll(-1).to(torch.int32)
@@ -42,7 +49,6 @@ def test_the_kernels_do_what_is_counted() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    total, expected, parts = found["read"]
-    assert total == expected and len(set(parts)) == 4  # every block twice, and no program the same ones
+    assert found["read"][0] == found["read"][1]
     assert found["chase"] == [[6, 2, 4, 0, 6, 2], 6]  # 2 -> 4 -> 0 -> 6
     assert found["exp"] == pytest.approx(8 * 0.6411857, rel=1e-3)  # x = 2^-x

@@ -47,6 +47,7 @@ models: $(VENV)/.installed
 	$(BIN)/python -m perfmodel.calibrate.build
 	$(BIN)/python -m perfmodel.calibrate.build_operators
 	$(BIN)/python -m perfmodel.calibrate.collective_build
+	$(BIN)/python -m perfmodel.calibrate.build_runs
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions, operator_model, predict_columns
 from perfmodel.library import collective_rows
 from perfmodel.library.columns import factorized, read_frame, read_operator, take
+from perfmodel.library.names import stack_code
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.library.registry import parts
 from perfmodel.ops.check import table
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KINDS = (*OPERATOR_KINDS, "collective")
+STACKS_KEY, OTHER_STACKS_KEY = "only_stacks", "other_stacks_share"
+"""Card entries: names of the stacks a model was fitted to, and how much of its correction, in logs, holds for others; 0 = the spec tier."""
 CHUNK = 8192  # rows at a time: the working arrays of the GEMM law stay in cache
 CalibrationLike = str | Path | Calibration | None
 
@@ -37,8 +42,8 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     if kind == "collective":
         return predict_collective(op, gpu, stack, calibration)
     columns = read_operator(kind, op, stack)
-    what, _ = parts(kind, columns)[0]
-    found = predict_columns(gpu, what, columns, operator_model(gpu, what, calibration))
+    what, _, model, share = next(_answering(gpu, kind, columns, calibration))
+    found = _predicted(gpu, what, columns, model, share)
     return Prediction(
         latency_us=float(found.latency_us[0]),
         low_us=float(found.low_us[0]),
@@ -77,17 +82,46 @@ def predict_frame(
             bound[at], tier[at], inside[at] = answer.bound(), fitted.tier, answer.in_domain
             continue
         own = take(columns, rows) if rows is not None else columns
-        for what, piece in parts(kind, own):
+        for what, piece, model, share in _answering(spec, kind, own, calibration):
             part = take(own, piece)
             size = len(part["dtype"])
-            if size == 0:
-                continue
-            model = operator_model(spec, what, calibration)
             for start in range(0, size, CHUNK):
-                found = predict_columns(spec, what, take(part, slice(start, start + CHUNK)), model)
+                found = _predicted(spec, what, take(part, slice(start, start + CHUNK)), model, share)
                 at = _positions(rows, piece, start, min(start + CHUNK, size))
                 _store(found, at, numbers, bound, tier, inside)
     return pd.DataFrame({**numbers, "bound": bound, "tier": tier, "in_domain": inside}, index=frame.index)
+
+
+def _answering(
+    gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike
+) -> Iterator[tuple[str, Any, FittedModel, float]]:
+    """(what, rows, model, share) of a table: how much of a model's correction holds for rows of a stack it was not fitted to."""
+    for what, piece in parts(kind, columns):
+        model = operator_model(gpu, what, calibration)
+        stacks = columns["stack"][piece]
+        if STACKS_KEY not in model.card:
+            if len(stacks):
+                yield what, piece, model, 1.0
+            continue
+        known = np.isin(stacks, [stack_code(name) for name in model.card[STACKS_KEY]])
+        at = np.arange(len(columns["stack"]))[piece]
+        for rows, share in ((at[known], 1.0), (at[~known], float(model.card.get(OTHER_STACKS_KEY, 0.0)))):
+            if len(rows):
+                yield what, rows, model, share
+
+
+def _predicted(
+    gpu: GpuSpec, what: str, columns: Mapping[str, npt.NDArray[np.float64]], model: FittedModel, share: float
+) -> OperatorPredictions:
+    """What a model says; with a share below 1, the spec tier's answer and interval, moved by that share of the model's correction."""
+    if share >= 1.0:
+        return predict_columns(gpu, what, columns, model)
+    base = predict_columns(gpu, what, columns, operator_model(gpu, what, None))
+    if share <= 0.0:
+        return base
+    own = predict_columns(gpu, what, columns, model)
+    moved = (own.latency_us / base.latency_us) ** share
+    return dataclasses.replace(own, latency_us=base.latency_us * moved, low_us=base.low_us * moved, high_us=base.high_us * moved)
 
 
 def _store(found: OperatorPredictions, at: Any, numbers: Mapping[str, npt.NDArray[np.float64]], bound: Any, tier: Any, inside: Any) -> None:

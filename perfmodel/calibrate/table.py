@@ -25,7 +25,7 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging
-from perfmodel.learn.boost import CORRECTION, OWN, boost, sliced
+from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, boost, sliced
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
@@ -43,6 +43,7 @@ Floats = npt.NDArray[np.float64]
 MIN_ROWS = 16
 ROUNDS = (0, 20, 60, 120, 200)
 MANY_ROWS = 3000  # from here on the correction may be as deep as a GPU's own tree
+DEEP_ROWS = 600  # and from here on deeper than with a few dozen
 FOLDS = 5
 MIN_REFIT_ROWS = 60  # rows from which the law's own constants may move
 REFIT_EVALUATIONS, REFIT_PULL = 10, 10.0  # and how strongly the prior's values hold them, in units of the first fit's prior
@@ -110,7 +111,8 @@ class _Base:
         """Add rounds to the model's tree that learn `share` of what it leaves of the rows `at`."""
         seen = {name: values[at] for name, values in self.shown.items()}
         target = self.tree[at] + share * self.before[at]
-        params = OWN if len(self.before) >= MANY_ROWS else CORRECTION
+        count = len(self.before)
+        params = OWN if count >= MANY_ROWS else DEEP_CORRECTION if count >= DEEP_ROWS else CORRECTION
         return boost(seen, target, None, rounds=rounds, params=params, robust=False, start=self.model.residual)
 
 
@@ -166,6 +168,9 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     scores = {way: _score(error) for way, error in ways.items()}
     nothing: Way = (False, 1.0, 0.0, 0)
     best = min(scores, key=lambda way: scores[way])
+    still = min((way for way in scores if not way[0]), key=lambda way: scores[way])
+    if scores[best] > MARGIN * scores[still]:
+        best = still  # constants move for a clear gain only
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
     refit, tree_share, near_share, rounds = best

@@ -9,11 +9,13 @@ import typer
 
 from perfmodel._resources import user_folder
 from perfmodel.calibrate import calibrate_table
-from perfmodel.cli import options, output
+from perfmodel.cli import calibrate_run, options, output
 from perfmodel.cli.progress import Progress
 from perfmodel.hw import gpu as find_gpu
 
-app = options.verb("Correct the model of a GPU with measured rows.")
+app = options.verb("Calibrate this machine's GPU with one short run, or correct the model of a GPU with measured rows.")
+app.callback(invoke_without_command=True)(calibrate_run.run)
+app.command("report")(calibrate_run.report)
 
 
 @app.command()

@@ -21,6 +21,9 @@ OWN = {"max_depth": 7, "eta": 0.1, "min_child_weight": 6.0, "subsample": 0.9, "c
 CORRECTION = {"max_depth": 3, "eta": 0.08, "min_child_weight": 3.0, "subsample": 0.8, "colsample_bytree": 0.5, "reg_lambda": 4.0}
 """Rounds that correct an existing tree with a few dozen to a few hundred rows."""
 
+DEEP_CORRECTION = {"max_depth": 7, "eta": 0.04, "min_child_weight": 3.0, "subsample": 0.6, "colsample_bytree": 0.4, "reg_lambda": 4.0}
+"""The same with around a thousand rows or more: deeper, slower, from smaller samples."""
+
 
 def boost(
     features: Mapping[str, Floats],

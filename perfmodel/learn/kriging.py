@@ -38,7 +38,7 @@ def coordinates(columns: Mapping[str, Floats], log_law: Floats) -> tuple[Floats,
     return np.stack(place, axis=1), np.stack([columns[name] for name in NAMES if name in columns], axis=1)
 
 
-def _covariance(a: Floats, a_names: Floats, b: Floats, b_names: Floats) -> Floats:
+def covariance(a: Floats, a_names: Floats, b: Floats, b_names: Floats) -> Floats:
     """Covariance of every row of `a` with every row of `b`: constant parts and parts that fade with distance, by shared names."""
     square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
     near = np.exp(-np.sqrt(np.maximum(square, 0.0)) / LENGTH)
@@ -54,11 +54,11 @@ def fit(columns: Mapping[str, Floats], log_law: Floats, residual: Floats, share:
     """Card entry that gives `residual` (log measured over prior) times `share`; rows that disagree with their neighbours count less."""
     place, names = coordinates(columns, log_law)
     centre = place.mean(axis=0)
-    covariance = _covariance(place - centre, names, place - centre, names)
+    between = covariance(place - centre, names, place - centre, names)
     trust: Floats = np.ones(len(residual))
     weights: Floats = np.zeros(len(residual))
     for _ in range(4):
-        weights = np.asarray(np.linalg.solve(covariance + np.diag(NOISE / trust), residual), dtype=np.float64)
+        weights = np.asarray(np.linalg.solve(between + np.diag(NOISE / trust), residual), dtype=np.float64)
         trust = np.asarray(1.0 / np.maximum(1.0, np.abs(NOISE / trust * weights) / OUTLIER), dtype=np.float64)
     return {
         "place": np.round(place, 4).tolist(),
@@ -75,7 +75,7 @@ def log_ratio(entry: Mapping[str, Any], columns: Mapping[str, Floats], log_law: 
     result = np.empty(len(log_law))
     for start in range(0, len(log_law), BLOCK):
         rows = slice(start, start + BLOCK)
-        result[rows] = _covariance(own[rows] - centre, own_names[rows], place - centre, names) @ weights
+        result[rows] = covariance(own[rows] - centre, own_names[rows], place - centre, names) @ weights
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -38,9 +38,17 @@ def fact_index_key(binary: Mapping[str, Any], dtype: str) -> str:
 
 
 class LiveRunner:
-    """Measures on the current CUDA device. `facts` are the compile rows of this run by `fact_index_key`."""
+    """Measures on the current CUDA device. `facts` are this run's compile rows by `fact_index_key`; `state` reads the device's."""
 
-    def __init__(self, family: KernelFamily, facts: Mapping[str, Row], *, seed: int = 0, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        family: KernelFamily,
+        facts: Mapping[str, Row],
+        *,
+        seed: int = 0,
+        policy: Policy | None = None,
+        state: Callable[[], dict[str, object]] = device_state,
+    ) -> None:
         import torch
         import triton
 
@@ -57,6 +65,7 @@ class LiveRunner:
         self._problem: dict[str, Any] | None = None
         self._inputs: dict[str, Any] = {}
         self._reference: Any = None
+        self._read_state = state
         self._state: dict[str, object] = {}
         self._state_at = -math.inf
 
@@ -85,7 +94,7 @@ class LiveRunner:
 
     def _row(self, problem: Problem, config: Mapping[str, Any]) -> Row:
         if time.monotonic() - self._state_at > _STATE_EVERY_S:
-            self._state, self._state_at = device_state(), time.monotonic()
+            self._state, self._state_at = self._read_state(), time.monotonic()
         sizes = {key: problem[key] for key in self._family.problem_keys}
         return {"kernel": self._family.name, "dtype": problem["dtype"], **sizes, **config, **self._state, **self._versions}
 

@@ -1,0 +1,232 @@
+"""From the rows of a calibration run to a Calibration: every part corrected, and adopted only if it holds on other shapes.
+
+What is corrected is the universal model that never saw the GPU. The figures of an outcome come from whole shapes held out of the entire
+procedure, choices included; the model that is kept is then fitted to all rows.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.calibrate.ceilings import WHAT as CEILINGS
+from perfmodel.calibrate.ceilings import fit_ceilings
+from perfmodel.calibrate.collective import fit_collective
+from perfmodel.calibrate.kernel import fit_kernel, law
+from perfmodel.calibrate.kernel import read_rows as read_kernel_rows
+from perfmodel.calibrate.kernel import take as take_kernel
+from perfmodel.calibrate.operators import Rows, law_of, predict_log, read_rows, shape_folds
+from perfmodel.calibrate.recipe import OPERATORS
+from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct
+from perfmodel.errors import InputError
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.model import FittedModel
+from perfmodel.learn.operators import operator_model, predict_columns
+from perfmodel.learn.transfer import CARD_KEY, pair_codes, tensor_path
+from perfmodel.library.names import STACKS
+from perfmodel.measure.session import KERNEL
+from perfmodel.predict_collective import collective_model
+from perfmodel.predict_operators import OTHER_STACKS_KEY, STACKS_KEY
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+Progress = Callable[[str, int, int], None]
+FOLDS = 4
+OTHER_STACKS = {"gemm": 0.5, "attention_prefill": 0.0, "attention_decode": 0.0}
+"""How much of what one stack's rows teach holds for other stacks. Products: the others call the same library or its kin; half of the
+correction lowered their error on each of four GPUs (200 to 2,000 rows of one stack, judged on the others), all of it raised it on one.
+Attention: every stack brings its own kernels, and rows of one made the others worse.
+"""
+COLLECTIVE = "collective"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One part of a fit: rows and shapes, mean |predicted / measured - 1| before and after on shapes held out, and whether it was adopted.
+
+    `rows` of the table behind it are in `points`: measured_us, before_us, after_us (out of fold), and the sizes.
+    """
+
+    what: str
+    rows: int
+    shapes: int
+    failed: int
+    before: float | None
+    after: float | None
+    adopted: bool
+    reason: str
+    coverage: float | None = None
+    points: Any = None
+
+
+def fit_run(
+    gpu: GpuSpec,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    workers: int = 1,
+) -> tuple[Calibration, list[Outcome]]:
+    """Fit everything that `rows` have. A part with too few rows, or whose fit does not beat the universal model, is left out.
+
+    `workers` processes fit the parts side by side, with the same result. Raises InputError when the rows hold nothing that can be fitted.
+    """
+    models: dict[str, FittedModel] = {}
+    outcomes: list[Outcome] = []
+    if (ceilings := fit_ceilings(gpu, rows, provenance)) is not None:
+        models[CEILINGS] = ceilings
+    jobs = [(gpu, what, mine, provenance) for what, mine in _by_part(rows).items()]
+    for outcome, model in _fitted(jobs, workers):
+        outcomes.append(outcome)
+        if model is not None:
+            models[outcome.what] = model
+        if progress:
+            progress(f"fitted {outcome.what}", len(outcomes), len(jobs))
+    if not models and not outcomes:
+        raise InputError("the rows hold no ceiling, operator, kernel or collective with status ok: nothing to fit")
+    return Calibration(gpu.name, models), outcomes
+
+
+def _by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        what = str(row.get("what", ""))
+        if what == "attention":
+            what = f"attention_{row.get('phase')}"
+        if what in OPERATORS or what.startswith(KERNEL) or what == COLLECTIVE:
+            parts.setdefault(what, []).append(row)
+    return dict(sorted(parts.items()))
+
+
+Job = tuple[GpuSpec, str, Sequence[Mapping[str, Any]], Mapping[str, Any] | None]
+Fit = tuple[Outcome, FittedModel | None]
+
+
+def _fitted(jobs: Sequence[Job], workers: int) -> Iterator[Fit]:
+    if workers <= 1 or len(jobs) <= 1:
+        yield from map(_one, jobs)
+        return
+    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_one, jobs)
+
+
+def _one(job: Job) -> Fit:
+    gpu, what, rows, provenance = job
+    if what in OPERATORS:
+        return _operator(gpu, what, rows, provenance)
+    if what == COLLECTIVE:
+        return _collective(gpu, rows, provenance)
+    return _kernel(gpu, what.removeprefix(KERNEL), rows, provenance)
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([dict(r) for r in rows if r.get("status") == "ok"])
+
+
+def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
+    frame = _frame(rows)
+    failed = len(rows) - len(frame)
+    if len(frame) < MIN_ROWS:
+        return Outcome(what, len(frame), 0, failed, None, None, False, f"{len(frame)} rows: a correction needs {MIN_ROWS}"), None
+    table = read_rows(what, frame.assign(gpu=gpu.name))
+    prior = operator_model(gpu, what, None)
+    before = predict_log(prior, table)
+    after, inside = np.array(before), np.zeros(len(table), dtype=bool)
+    for train, held in shape_folds(table, FOLDS):
+        if held.any() and train.sum() >= MIN_ROWS:
+            model = _best(gpu, table.take(train), prior)
+            after[held] = predict_log(model, table.take(held))
+            inside[held] = _covered(gpu, model, table.take(held))
+    scores = _score(before - table.log_latency), _score(after - table.log_latency)
+    adopted = scores[1] < MARGIN * scores[0]
+    points = frame.assign(measured_us=frame["latency_us"], before_us=np.exp(before) * 1e6, after_us=np.exp(after) * 1e6)
+    figures = f"{100 * scores[0]:.1f} % before, {100 * scores[1]:.1f} % after on shapes held out"
+    reason = "" if adopted else f"refused: the fit does not beat {prior.model_id} ({figures})"
+    shapes = len(np.unique(table.shape))
+    outcome = Outcome(what, len(table), shapes, failed, *scores, adopted, reason, float(inside.mean()), points)
+    if not adopted:
+        return outcome, None
+    model = _best(gpu, table, prior)
+    facts = {
+        **(provenance or {}),
+        **model.card,
+        "held_out_error": {"prior": scores[0], "corrected": scores[1]},
+        "held_out_coverage": float(inside.mean()),
+    }
+    if what in OTHER_STACKS:
+        facts[STACKS_KEY] = sorted({STACKS[int(code)] for code in np.unique(table.columns["stack"])})
+        facts[OTHER_STACKS_KEY] = OTHER_STACKS[what]
+    return outcome, replace(model, card=facts)
+
+
+def _best(gpu: GpuSpec, table: Rows, prior: FittedModel) -> FittedModel:
+    """The correction of the prior, or of the prior that sees the names of these rows' stacks and kernels; whichever holds out better."""
+    found = [correct(gpu, table, prior)]
+    if CARD_KEY in prior.card:
+        path = tensor_path(gpu.arch)
+        pairs = set(pair_codes(law_of(table, prior.constants)[1]).tolist())
+        known = prior.card[CARD_KEY]
+        if not pairs <= set(known.get(path, ())):
+            shown = {**known, path: sorted(pairs | set(known.get(path, ())))}
+            found.append(correct(gpu, table, replace(prior, card={**prior.card, CARD_KEY: shown})))
+    return min(found, key=lambda model: float(model.card["held_out_error"]["corrected"]))
+
+
+def _covered(gpu: GpuSpec, model: FittedModel, table: Any) -> npt.NDArray[np.bool_]:
+    found = predict_columns(gpu, table.what, dict(table.columns), model)
+    measured = np.exp(table.log_latency) * 1e6
+    inside: npt.NDArray[np.bool_] = (found.low_us <= measured) & (measured <= found.high_us)
+    return inside
+
+
+def _kernel(gpu: GpuSpec, family: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
+    configs = [r for r in rows if not r.get("baseline")]
+    frame = _frame(configs)
+    what, failed = f"kernel_{family}", len(configs) - len(frame)
+    if len(frame) == 0:
+        return Outcome(what, 0, 0, failed, None, None, False, "no config ran"), None
+    keep = [c for c in frame.columns if c not in ("regs", "spills", "shared", "kernel", "baseline")]
+    try:
+        model = fit_kernel(family, gpu, frame[keep], provenance=provenance)
+    except InputError as error:
+        return Outcome(what, len(frame), 0, failed, None, None, False, f"refused: {error}"), None
+    scores = model.card["held_out_error"]
+    return Outcome(
+        what, model.card["rows"], model.card["shapes"], failed, scores["spec"], scores[model.card["chosen"]], True, "", None,
+        _kernel_points(gpu, family, frame[keep], model),
+    ), model  # fmt: skip
+
+
+def _kernel_points(gpu: GpuSpec, family: str, frame: pd.DataFrame, model: FittedModel) -> pd.DataFrame:
+    """Rows with what the spec tier and the fitted model say of them; the latter saw these rows."""
+    table = read_kernel_rows(family, gpu, frame)
+    before = law(family, gpu, table, resolve(gpu, f"kernel_{family}", None).constants).latency_s * 1e6
+    terms = law(family, gpu, take_kernel(table, np.ones(len(table), dtype=bool)), model.constants)
+    after = terms.latency_s * 1e6 * model.correction(terms.features, len(table))
+    return frame.assign(measured_us=frame["latency_us"], before_us=before, after_us=after)
+
+
+def _collective(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
+    frame = _frame(rows)
+    try:
+        model = fit_collective(gpu, frame, prior=collective_model(gpu, None).constants, provenance=provenance)
+    except InputError as error:
+        return Outcome(COLLECTIVE, len(frame), 0, len(rows) - len(frame), None, None, False, f"refused: {error}"), None
+    after = float(model.card["held_out_error"]["mean"])
+    return Outcome(COLLECTIVE, len(frame), int(model.card["sizes"]), len(rows) - len(frame), None, after, True, ""), model
+
+
+def _score(error: Floats) -> float:
+    """Mean |predicted / measured - 1| of log(predicted / measured)."""
+    return float(np.mean(np.abs(np.expm1(error))))

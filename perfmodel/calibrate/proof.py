@@ -1,0 +1,93 @@
+"""How good a shipped calibration is on rows measured apart from its run, of whole shapes that the run does not have.
+
+    python -m perfmodel.calibrate.proof h200_sxm
+
+The rows are those of data/operators for that GPU and the run's stack: another session's, by another script. Before is the spec tier:
+the universal model that never saw the GPU. `apart` is the mean difference of points that happen to be in both sets: no model gets below.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel._resources import shipped
+from perfmodel.calibrate.build_operators import load
+from perfmodel.calibrate.operators import Rows, read_rows
+from perfmodel.calibrate.recipe import KIND, OPERATORS
+from perfmodel.calibrate.report import REGIMES
+from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.operators import operator_model, predict_columns
+from perfmodel.library.registry import MODELS
+from perfmodel.units import US_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Keys = npt.NDArray[np.str_]
+
+
+def keys(rows: Rows, names: tuple[str, ...]) -> Keys:
+    """One text a row of the columns named."""
+    table = np.stack([rows.columns[name] for name in names], axis=1).astype(np.int64)
+    return np.array(["|".join(map(str, row)) for row in table.tolist()])
+
+
+def prove(name: str) -> pd.DataFrame:
+    """One row a part and regime (and one for all): rows, mean error before and after, coverage after, and `apart` for the part."""
+    import pandas as pd
+
+    spec = find_gpu(name)
+    run = pd.read_parquet(shipped("data") / "runs" / f"{spec.name}.parquet")
+    found = []
+    for what in OPERATORS:
+        own = run[(run["what"] == KIND[what]) & (run["status"] == "ok")].dropna(axis=1, how="all")
+        if "phase" in own:
+            own = own[own["phase"] == what.removeprefix("attention_")]
+        mine, judged = read_rows(what, own.assign(gpu=spec.name)), load(what)
+        judged = judged.take((judged.gpu == spec.name) & np.isin(judged.columns["stack"], mine.columns["stack"]))
+        shape = MODELS[what].shape
+        unseen = judged.take(~np.isin(keys(judged, shape), keys(mine, shape)))
+        found += [{"part": what, "apart": _apart(mine, judged), **row} for row in _scores(name, what, unseen)]
+    return pd.DataFrame(found)
+
+
+def _scores(name: str, what: str, rows: Rows) -> list[dict[str, object]]:
+    if len(rows) == 0:
+        return [{"regime": "no shape is new", "rows": 0}]
+    spec, measured = find_gpu(name), np.exp(rows.log_latency) * US_PER_S
+    before, after = (predict_columns(spec, what, dict(rows.columns), operator_model(spec, what, c)) for c in (None, "auto"))
+    inside = (after.low_us <= measured) & (measured <= after.high_us)
+    table = []
+    for low, high, label in ((0.0, np.inf, "all"), *REGIMES):
+        at = (measured >= low) & (measured < high)
+        if at.any():
+            errors = [float(np.mean(np.abs(p.latency_us[at] / measured[at] - 1.0))) for p in (before, after)]
+            row = {"regime": label, "rows": int(at.sum()), "before": errors[0], "after": errors[1], "covered": float(inside[at].mean())}
+            table.append(row)
+    return table
+
+
+def _apart(one: Rows, other: Rows) -> float:
+    """Mean |a / b - 1| of the same points in two sets of rows; NaN without any."""
+    names = tuple(n for n in one.columns if n in other.columns and n not in ("skew", "stage"))
+    known = dict(zip(keys(other, names).tolist(), other.log_latency.tolist(), strict=True))
+    both = [(mine, known[key]) for key, mine in zip(keys(one, names).tolist(), one.log_latency.tolist(), strict=True) if key in known]
+    return float(np.mean([abs(np.expm1(a - b)) for a, b in both])) if both else float("nan")
+
+
+def main() -> None:
+    """Print the table of one GPU, in percent."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("gpu")
+    table = prove(parser.parse_args().gpu)
+    percent = ["apart", "before", "after", "covered"]
+    table[percent] = (100 * table[percent]).round(1)
+    print(table.to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()

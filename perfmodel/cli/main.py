@@ -17,6 +17,7 @@ VERBS = {
     "gpus": "list the known GPUs, show one with the source of every number, lint the database",
     "rank": "rank Triton configs for a problem by predicted latency; needs no GPU",
     "predict": "predict one operator, or one Triton config, on a GPU",
+    "explain": "say what binds a prediction, what would change it and what it rests on",
     "tune": "time only the best-ranked configs on this machine's GPU and remember the answer",
     "measure": "time collectives on this machine's GPUs, as rows that calibrate reads",
     "store": "show, export and import what was timed",

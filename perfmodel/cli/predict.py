@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -16,48 +18,59 @@ from perfmodel.predict import Operator
 from perfmodel.predict import predict as predict_op
 from perfmodel.prediction import Prediction
 
-app = options.verb("Predict one operator, or one Triton config, on a GPU.")
-
+Show = Callable[..., None]  # prints a Prediction: show(found, title, json_=, csv_=)
 Stack = Annotated[str | None, typer.Option("--stack", help="Library that runs it: torch, vllm, sglang, trtllm, nccl ...")]
-
-
-@app.command()
-def gemm(
-    gpu: options.Gpu,
-    m: options.M,
-    n: options.N,
-    k: options.K,
-    dtype: options.Dtype = "bf16",
-    config: Annotated[
-        str | None, typer.Option("--config", help='One Triton config: "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object.')
-    ] = None,
-    stack: Stack = None,
-    calibration: options.Calibration = "auto",
-    json_: output.Json = False,
-    csv_: output.Csv = False,
-) -> None:
-    """C[m,n] = A[m,k] B[k,n], by the library or, with --config, by one config of a Triton kernel."""
-    output.check_format(json_, csv_)
-    op = options.gemm(m, n, k, dtype)
-    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_, config=None if config is None else one_config(config))
 
 
 OPERATORS = {
     "attention": ("Attention", "Attention of one layer: softmax(Q K^T) V over a KV cache."),
     "moe": ("MoE", "The expert layers of a mixture of experts: routing, two grouped GEMMs, combining."),
+    "mla": ("MLA", "Multi-head latent attention: prefill with expanded heads, decode over the compressed cache."),
     "collective": ("Collective", "One collective between GPUs, every field by its name; predict all_reduce ... reads 16MiB too."),
     "memory": ("MemoryBound", "An operator that only moves memory: rmsnorm, rope, silu_mul, add ..."),
 }
 
 
-def add_operator(verb: str, name: str, what: str) -> None:
+def commands(app: typer.Typer, present: Show) -> None:
+    """One command an operator; each answers a question and presents the prediction."""
+    app.command("gemm")(_gemm(present))
+    for verb, (name, what) in OPERATORS.items():
+        add_operator(app, verb, name, what, present)
+    collectives.add_predictions(app, functools.partial(answer, present=present))
+
+
+def _gemm(present: Show) -> Callable[..., None]:
+    def gemm(
+        gpu: options.Gpu,
+        m: options.M,
+        n: options.N,
+        k: options.K,
+        dtype: options.Dtype = "bf16",
+        config: Annotated[
+            str | None,
+            typer.Option("--config", help='One Triton config: "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object.'),
+        ] = None,
+        stack: Stack = None,
+        calibration: options.Calibration = "auto",
+        json_: output.Json = False,
+        csv_: output.Csv = False,
+    ) -> None:
+        """C[m,n] = A[m,k] B[k,n], by the library or, with --config, by one config of a Triton kernel."""
+        output.check_format(json_, csv_)
+        one = None if config is None else one_config(config)
+        answer(options.gemm(m, n, k, dtype), gpu, stack, calibration, json_=json_, csv_=csv_, config=one, present=present)
+
+    return gemm
+
+
+def add_operator(app: typer.Typer, verb: str, name: str, what: str, present: Show) -> None:
     """Make the command of one operator: an option for each of its fields. The operator itself checks them."""
     operator = getattr(importlib.import_module(f"perfmodel.ops.{verb}"), name)
-    shared = list(inspect.signature(_library).parameters.values())
+    shared = list(inspect.signature(_library).parameters.values())[:-1]
 
     def command(**given: Any) -> None:
         values = {f.name: given.pop(f.name) for f in fields}
-        _library(operator(**values), **given)
+        _library(operator(**values), **given, present=present)
 
     fields = dataclasses.fields(operator)
     own = []
@@ -83,12 +96,16 @@ def _library(
     calibration: options.Calibration = "auto",
     json_: output.Json = False,
     csv_: output.Csv = False,
+    *,
+    present: Show,
 ) -> None:
     output.check_format(json_, csv_)
-    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_)
+    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_, present=present)
 
 
-def answer(op: Operator, gpu: str, stack: str | None, calibration: str, *, json_: bool, csv_: bool, config: Any = None) -> None:
+def answer(
+    op: Operator, gpu: str, stack: str | None, calibration: str, *, json_: bool, csv_: bool, present: Show, config: Any = None
+) -> None:
     """Predict and print."""
     try:
         found = predict_op(op, gpu, stack=stack, config=config, calibration=options.calibration(calibration))
@@ -98,7 +115,7 @@ def answer(op: Operator, gpu: str, stack: str | None, calibration: str, *, json_
         raise NoAnswerError(
             f"this version has no library model of {op.kind}: perfmodel predict gemm --config predicts one Triton config"
         ) from None
-    show(found, f"{op.kind} on {gpu}", json_=json_, csv_=csv_)
+    present(found, f"{op.kind} on {gpu}", json_=json_, csv_=csv_)
 
 
 def one_config(text: str) -> dict[str, Any]:
@@ -132,6 +149,5 @@ def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:
         output.write_table([{"alone": name, "us": us} for name, us in terms], head=[*head, ""])
 
 
-for _verb, (_name, _what) in OPERATORS.items():
-    add_operator(_verb, _name, _what)
-collectives.add_predictions(app, answer)
+app = options.verb("Predict one operator, or one Triton config, on a GPU.")
+commands(app, show)

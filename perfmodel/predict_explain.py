@@ -41,14 +41,14 @@ def explanation(
 ) -> Explanation:
     """Explain `found`. `latency_of(gpu)` is the law's latency on a changed GPU (any unit); `card` is the model's; `named`: stack given."""
     total = found.latency_us
-    terms = [{"term": t, "alone_us": us, "share": us / total} for t, us in sorted(found.terms.items(), key=lambda item: -item[1]) if us > 0]
+    terms: list[dict[str, Any]] = [
+        {"term": t, "alone_us": us, "share": us / total} for t, us in sorted(found.terms.items(), key=lambda item: -item[1]) if us > 0
+    ]
     now = latency_of(gpu)
     saved = {name: 1.0 - latency_of(better(gpu, fields, BETTER)) / now for name, fields in FACTS.items()}
     saved |= {name: 1.0 - latency_of(better(gpu, fields, 1.0 / BETTER)) / now for name, fields in LATENCIES.items()}
-    changes = [{"change": n, "faster": s} for n, s in sorted(saved.items(), key=lambda item: -item[1]) if s > WORTH]
-    second = (
-        f"; next is {terms[1]['term']} at {100 * terms[1]['alone_us'] / max(terms[0]['alone_us'], 1e-12):.0f} % of it" if terms[1:] else ""
-    )
+    changes: list[dict[str, Any]] = [{"change": n, "faster": s} for n, s in sorted(saved.items(), key=lambda item: -item[1]) if s > WORTH]
+    second = f"; next is {terms[1]['term']} at {100 * terms[1]['share'] / terms[0]['share']:.0f} % of it" if terms[1:] else ""
     verdict = f"bound by {found.bound}{second}."
     if found.bound in LAUNCH:
         verdict += " Launches bind: fewer or fused kernels help, a faster GPU hardly."
@@ -72,17 +72,13 @@ def _basis(found: Prediction, card: Mapping[str, Any], gpu: GpuSpec, named: bool
     else:
         lines.append("no measured rows: the law with its stated constants alone")
     if found.detail.get("law_us"):
-        lines.append(
-            f"the law says {found.detail['law_us']:.4g} us, what was learnt from rows times {found.latency_us / found.detail['law_us']:.3f}"
-        )
+        law_us = found.detail["law_us"]
+        lines.append(f"the law says {law_us:.4g} us, what was learnt from rows times {found.latency_us / law_us:.3f}")
     lines.append("inside the range of those rows" if found.in_domain else "outside the range of those rows: it extrapolates")
     factor = f"{found.high_us / found.latency_us:.2f}"
     guess = found.tier == "spec" and not card.get("half_widths")
-    lines.append(
-        f"interval: a factor {factor}, a stated guess"
-        if guess
-        else f"interval: 80 % of rows that the model had not seen lay within a factor {factor}"
-    )
+    how = "a stated guess" if guess else "which covered 80 % of the rows that the model had not seen"
+    lines.append(f"interval: within a factor {factor}, {how}")
     if not named:
         lines.append("no stack named: the interval covers how much vLLM, SGLang, TensorRT-LLM and torch differ")
     return lines

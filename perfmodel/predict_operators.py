@@ -39,8 +39,8 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     """Predict one operator as the library of `stack` runs it; without a stack, the answer covers the stacks' disagreement."""
     kind = getattr(op, "operator", None) or op.kind
     if kind == "collective":
-        found = predict_collective(op, gpu, stack, calibration)
-        return dataclasses.replace(found, explainer=functools.partial(_explain_collective, op, gpu, stack, calibration))
+        answer = predict_collective(op, gpu, stack, calibration)
+        return dataclasses.replace(answer, explainer=functools.partial(_explain_collective, op, gpu, stack, calibration))
     columns = read_operator(kind, op, stack)
     what, _ = parts(kind, columns)[0]
     model = operator_model(gpu, what, calibration)

@@ -158,11 +158,11 @@ def fit_own(rows: Rows) -> FittedModel:
     rows = sample(rows, OWN_ROWS)
     errors, held_rows = [], []
     for train, held in shape_folds(rows, 5)[:2]:
-        model = _own_tree(rows.take(train))
+        model = fit_tree(rows.take(train))
         for part in (rows.take(held), rows.take(held).without_names()):
             errors.append(part.log_latency - predict_log(model, part))
             held_rows.append(part)
-    model = _own_tree(rows)
+    model = fit_tree(rows)
     widths = group_widths(
         [np.concatenate([e, r.log_latency, r.columns["stack"]]).reshape(3, -1) for e, r in zip(errors, held_rows, strict=True)]
     )
@@ -176,7 +176,8 @@ def fit_own(rows: Rows) -> FittedModel:
     return FittedModel(model.model_id, "calibrated", model.constants, (-max(widths), max(widths)), model.residual, model.envelope, facts)
 
 
-def _own_tree(rows: Rows) -> FittedModel:
+def fit_tree(rows: Rows) -> FittedModel:
+    """Constants and tree of one GPU's rows; its interval is a guess until `fit_own` has measured it."""
     constants = fit_constants(rows, evaluations=12)
     unnamed = np.random.default_rng(2).random(len(rows)) < ANY_SHARE
     both = [rows, rows.take(unnamed).without_names()]

@@ -18,7 +18,7 @@ from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, interval_group, operator_terms
-from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, visible
+from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, tree_share, visible
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.units import US_PER_S
@@ -199,8 +199,9 @@ def predict_log(model: FittedModel, rows: Rows) -> Floats:
     log_law = log_law + more
     for name in rows.gpus:
         at = np.flatnonzero(rows.gpu == name)
-        seen = visible(model.card, find_gpu(name).arch, {key: values[at] for key, values in features.items()})
-        log_law[at] += model.residual.log_ratio(seen, len(at))
+        arch = find_gpu(name).arch
+        seen = visible(model.card, arch, {key: values[at] for key, values in features.items()})
+        log_law[at] += tree_share(model.card, arch) * model.residual.log_ratio(seen, len(at))
     return log_law
 
 

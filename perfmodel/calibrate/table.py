@@ -30,7 +30,7 @@ from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import NEW_ARCH_GROUP, interval_group, operator_model, universal_model, width_table
 from perfmodel.learn.residual import Residual
-from perfmodel.learn.transfer import CARD_KEY, visible
+from perfmodel.learn.transfer import CARD_KEY, SETTLED, settled, visible
 from perfmodel.library.columns import NEEDED, find, read_frame, take
 from perfmodel.library.registry import KINDS, parts
 
@@ -161,6 +161,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     Ways: the prior, or its law with constants drawn towards the rows; on top more tree rounds, interpolation between the rows, half of
     both, or nothing. Whichever is best on shapes held out in turn; the prior stays unless that lowers its error by MARGIN.
     """
+    prior = settled(prior, gpu.arch)
     _plausible(rows, rows.log_latency - predict_log(prior, rows))
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
     ways = _held_out(gpu, rows, prior, False, near)
@@ -175,7 +176,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     base = _base(gpu, rows, _refitted(rows, prior) if refit else prior)
     tree = base.model.residual if rounds == 0 else base.grow(slice(None), tree_share, rounds)
     widths = _widths(gpu, rows, prior, ways[best])
-    kept = ("dtype_codes", "archs", *(() if len(rows) >= MANY_ROWS else (CARD_KEY,)), *(() if refit else (kriging.CARD_KEY,)))
+    kept = ("dtype_codes", "archs", *(() if len(rows) >= MANY_ROWS else (CARD_KEY, SETTLED)), *(() if refit else (kriging.CARD_KEY,)))
     facts = {
         **{key: value for key, value in prior.card.items() if key in kept},
         **card(rows),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+_WHERE = ("PERFMODEL_HOME", "XDG_DATA_HOME", "HOME", "LOCALAPPDATA")  # what the user's data folder depends on
 
 
 def shipped(kind: str) -> Path:
@@ -28,6 +30,11 @@ def user_folder() -> Path:
 
 def layers(kind: str) -> list[Path]:
     """Folders to search for `kind`, the user's first. PERFMODEL_HWDB and PERFMODEL_CALIBRATION name the user's own."""
-    override = os.environ.get(f"PERFMODEL_{kind.upper()}")
-    user = Path(override).expanduser() if override else user_folder() / kind
-    return [p for p in (user, shipped(kind)) if p.is_dir()]
+    return [p for p in _folders(kind, tuple(map(os.environ.get, (f"PERFMODEL_{kind.upper()}", *_WHERE)))) if p.is_dir()]
+
+
+@functools.lru_cache(maxsize=256)
+def _folders(kind: str, environment: tuple[str | None, ...]) -> tuple[Path, Path]:
+    """Both folders, whether they exist or not; `environment`: the variables that decide, the override first."""
+    user = Path(environment[0]).expanduser() if environment[0] else user_folder() / kind
+    return user, shipped(kind)

@@ -193,7 +193,7 @@ def fit_tree(rows: Rows) -> FittedModel:
 def predict_log(model: FittedModel, rows: Rows) -> Floats:
     """Log of the predicted latency in seconds."""
     log_law, features = law_of(rows, model.constants)
-    more = kriging.log_ratio(model.card[kriging.CARD_KEY], rows.columns, log_law) if kriging.CARD_KEY in model.card else 0.0
+    more = kriging.log_ratio(model.card[kriging.CARD_KEY], rows.columns, log_law, features) if kriging.CARD_KEY in model.card else 0.0
     if model.residual is None:
         return log_law + more
     log_law = log_law + more

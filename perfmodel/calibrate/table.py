@@ -109,6 +109,10 @@ class _Base:
     tree: Floats
     before: Floats
 
+    def place(self, rows: Rows, at: Any) -> tuple[Mapping[str, Floats], Floats, Mapping[str, Floats]]:
+        """What interpolation knows of the rows `at`: columns, log of the law, features."""
+        return take(rows.columns, at), self.log_law[at], {name: values[at] for name, values in self.features.items()}
+
     def grow(self, at: Any, share: float, rounds: int) -> Residual:
         """Add rounds to the model's tree that learn `share` of what it leaves of the rows `at`."""
         seen = {name: values[at] for name, values in self.shown.items()}
@@ -146,8 +150,8 @@ def _held_out(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: bool, near: b
             learnt = sliced(trial, already + rounds).log_ratio(unseen, int(held.sum())) - base.tree[held]
             rounds_error[rounds][held] = base.before[held] - learnt
         if near:
-            entry = kriging.fit(take(rows.columns, train), base.log_law[train], base.before[train])
-            between[held] = base.before[held] - kriging.log_ratio(entry, take(rows.columns, held), base.log_law[held])
+            entry = kriging.fit(*base.place(rows, train), base.before[train])
+            between[held] = base.before[held] - kriging.log_ratio(entry, *base.place(rows, held))
     ways: dict[Way, Floats] = {(refit, 1.0, 0.0, rounds): error for rounds, error in rounds_error.items()}
     if near:
         deepest = min(ROUNDS[1:], key=lambda rounds: _score(rounds_error[rounds]))
@@ -189,7 +193,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
         "archs": [],
     }
     if near_share:
-        facts[kriging.CARD_KEY] = kriging.fit(rows.columns, base.log_law, base.before, near_share)
+        facts[kriging.CARD_KEY] = kriging.fit(rows.columns, base.log_law, base.features, base.before, near_share)
     facts["dtype_codes"] = sorted(set(facts["dtype_codes"]) | set(prior.card.get("dtype_codes", ())))
     mine = envelope(rows, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine

@@ -114,7 +114,7 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
         learnt = log_ratio_of_one(model.residual, features) if one else model.residual.log_ratio(features, length)
         latency = latency * np.exp(tree_share(model.card, gpu.arch) * learnt)
     if kriging.CARD_KEY in model.card:
-        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(terms.latency_s)))
+        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(terms.latency_s), terms.features))
     half = half_widths(model, gpu, latency, columns["stack"])
     spread = np.exp(half)
     return OperatorPredictions(latency, latency / spread, latency * spread, terms, model, _in_domain(model, gpu, terms, columns))

@@ -82,7 +82,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     FlashAttention (metadata); queries and new keys read and written once more by a kernel of their own (rotary, cache append); one more
     for the combine pass of split keys, which then adds up one split after the other.
     Source: Flash-Decoding (pytorch.org, 2023); FlashAttention-2, arXiv 2307.08691. Valid: kv_len 1 to 2^20, head_dim 64 to 512.
-    Evidence: 238,000 public rows of five GPUs; `python -m perfmodel.calibrate.evaluate_operators attention_decode`.
+    Evidence: 238,000 public rows of five GPUs; `perfmodel evaluate operators --operator attention_decode`.
     """
     kv_code = columns["kv_dtype"].astype(np.intp)
     stack = columns["stack"].astype(np.intp)

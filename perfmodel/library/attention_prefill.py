@@ -39,7 +39,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     one exponential a pair at the special-function rate. Units = b h ceil(q / query rows of a tile); chain = KV tiles of the longest unit.
     Heads wider than 128 lose tensor efficiency (registers); heads of 64 do half the multiplies an exponential.
     Source: FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608 (exp throughput). Valid: head_dim 64 to 256.
-    Evidence: 254,000 public rows of four GPUs; `python -m perfmodel.calibrate.evaluate_operators attention_prefill`.
+    Evidence: 254,000 public rows of four GPUs; `perfmodel evaluate operators --operator attention_prefill`.
     """
     code, kv_code = columns["dtype"].astype(np.intp), columns["kv_dtype"].astype(np.intp)
     stack = columns["stack"].astype(np.intp)

@@ -56,7 +56,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     padded tiles over waves of 128 columns; DRAM = weights of the touched experts once and activations between the stages; L2 = weights
     once per tile row. Gated experts have 2 x inter columns in the first GEMM; fp8 adds the quantisation of both inputs.
     Source: vLLM fused_moe (moe_align_block_size), CUTLASS grouped GEMM. Valid: 1 to 2^20 tokens, 8 to 512 experts.
-    Evidence: 416,000 public rows of four GPUs; `python -m perfmodel.calibrate.evaluate_operators moe`.
+    Evidence: 416,000 public rows of four GPUs; `perfmodel evaluate operators --operator moe`.
     """
     code, stack, kernel = (columns[name].astype(np.intp) for name in ("dtype", "stack", "kernel"))
     a_bytes, b_bytes = names.A_BYTES[code], names.B_BYTES[code]

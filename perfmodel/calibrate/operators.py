@@ -18,7 +18,7 @@ from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, interval_group, operator_terms
-from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, tree_share, visible
+from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, tensor_path, tree_share, visible
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.units import US_PER_S
@@ -252,9 +252,13 @@ def shrink_tree(model: FittedModel, errors: Sequence[Floats]) -> tuple[FittedMod
 def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping[str, str], left_out: str | None) -> FittedModel:
     """Set the tree's share and the interval from errors of GPUs left out in turn; `left_out` (this model's own) does not count.
 
+    A GPU alone on its tensor path has no say in the share: on a new path half of the tree counts, whatever the share.
+
     A GPU whose architecture was among the others' belongs to the `known` group, else to `new`.
     """
-    model, share = shrink_tree(model, [e for name, e in errors.items() if name != left_out])
+    paths = {name: tensor_path(arch) for name, arch in archs.items()}
+    on_known_path = [name for name in errors if any(paths[other] == paths[name] for other in errors if other != name)]
+    model, share = shrink_tree(model, [errors[name] for name in on_known_path if name != left_out])
     used = {name: np.stack([e[0] + (1.0 - share) * e[3], e[1], e[2]]) for name, e in errors.items() if name != left_out}
     grouped: dict[str, list[Floats]] = {KNOWN_ARCH_GROUP: [], NEW_ARCH_GROUP: []}
     for name, error in used.items():

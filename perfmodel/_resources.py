@@ -8,6 +8,7 @@ from pathlib import Path
 from perfmodel.errors import InputError
 
 _PACKAGE = Path(__file__).resolve().parent
+_WHERE = ("PERFMODEL_HOME", "XDG_DATA_HOME", "HOME", "LOCALAPPDATA")  # what the user's data folder depends on
 
 
 def shipped(kind: str) -> Path:

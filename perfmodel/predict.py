@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError
+from perfmodel.explanation import Explanation
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import family_for, kernel_family
@@ -121,7 +122,19 @@ def predict(
     for rule in family.rules(spec, **sizes, dtype=op.dtype, configs=configs, facts=facts):
         if rule.hard and rule.mask[0]:
             raise InputError(f"this config cannot run on {spec.name}: {rule.reason}")
-    found = predict_configs(name, spec, sizes, op.dtype, configs, facts, resolve(spec, f"kernel_{name}", calibration))
+    model = resolve(spec, f"kernel_{name}", calibration)
+    found = predict_configs(name, spec, sizes, op.dtype, configs, facts, model)
+
+    def explain(found: Prediction) -> Explanation:
+        from perfmodel.predict_explain import explanation
+
+        def latency_of(changed: GpuSpec) -> float:
+            constants = constant_values(name, model.constants)
+            law = family.terms(changed, **sizes, dtype=op.dtype, configs=configs, facts=facts, constants=constants)
+            return float(law.latency_s[0])
+
+        return explanation(found, what=f"{op}, one config", gpu=spec, law=name, latency_of=latency_of, card=model.card, named=True)
+
     return Prediction(
         latency_us=float(found.latency_us[0]),
         low_us=float(found.low_us[0]),
@@ -136,6 +149,7 @@ def predict(
             "blocks_per_sm": int(found.terms.blocks_per_sm[0]),
             "limiter": str(found.terms.limiter[0]),
         },
+        explainer=explain,
     )
 
 

@@ -48,7 +48,9 @@ def predict_collective(op: Collective, gpu: GpuSpec, stack: str | None, calibrat
     """One collective; `detail` names algorithm, protocol and path."""
     terms, fitted, numbers = predict_rows(gpu, columns(op), stack, calibration)
     return Prediction(
-        **{name: float(value[0]) for name, value in numbers.items()},
+        latency_us=float(numbers["latency_us"][0]),
+        low_us=float(numbers["low_us"][0]),
+        high_us=float(numbers["high_us"][0]),
         bound=str(terms.bound()[0]),
         terms={name: float(value[0]) * US_PER_S for name, value in terms.seconds.items()},
         tier=fitted.tier,

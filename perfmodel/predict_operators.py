@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError, unknown_name
+from perfmodel.explanation import Explanation
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import OperatorPredictions, operator_model, predict_columns
+from perfmodel.learn.operators import OperatorPredictions, operator_model, operator_terms, predict_columns
 from perfmodel.library import collective_rows
+from perfmodel.library.collective import LAW
 from perfmodel.library.columns import factorized, read_frame, read_operator, take
 from perfmodel.library.names import stack_code
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
-from perfmodel.library.registry import parts
+from perfmodel.library.registry import MODELS, parts
 from perfmodel.ops.check import table
-from perfmodel.predict_collective import predict_collective, predict_rows
+from perfmodel.predict_collective import collective_model, predict_collective, predict_rows
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
 
@@ -40,7 +43,8 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     """Predict one operator as the library of `stack` runs it; without a stack, the answer covers the stacks' disagreement."""
     kind = getattr(op, "operator", None) or op.kind
     if kind == "collective":
-        return predict_collective(op, gpu, stack, calibration)
+        answer = predict_collective(op, gpu, stack, calibration)
+        return dataclasses.replace(answer, explainer=functools.partial(_explain_collective, op, gpu, stack, calibration))
     columns = read_operator(kind, op, stack)
     what, _, model, share = next(_answering(gpu, kind, columns, calibration))
     found = _predicted(gpu, what, columns, model, share)
@@ -54,7 +58,31 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
         in_domain=bool(found.in_domain[0]),
         model_id=found.model.model_id,
         detail={"law_us": float(found.terms.latency_s[0]) * US_PER_S, "stack": stack or "any"},
+        explainer=functools.partial(_explain, op, gpu, what, columns, model),
     )
+
+
+def _explain(op: Any, gpu: GpuSpec, what: str, columns: Mapping[str, Any], model: FittedModel, found: Prediction) -> Explanation:
+    from perfmodel.predict_explain import explanation
+
+    def latency_of(spec: GpuSpec) -> float:
+        return float(operator_terms(spec, what, columns, model.constants).latency_s[0])
+
+    title = f"{op} by {found.detail['stack']}"
+    named = found.detail["stack"] != "any"
+    return explanation(found, what=title, gpu=gpu, law=MODELS[what].law, latency_of=latency_of, card=model.card, named=named)
+
+
+def _explain_collective(op: Any, gpu: GpuSpec, stack: str | None, calibration: CalibrationLike, found: Prediction) -> Explanation:
+    from perfmodel.predict_explain import explanation
+
+    model = collective_model(gpu, calibration)
+
+    def latency_of(spec: GpuSpec) -> float:
+        return predict_collective(op, spec, stack, Calibration(spec.name, {LAW: model})).latency_us
+
+    title = f"{op} by {found.detail['stack']}"
+    return explanation(found, what=title, gpu=gpu, law=LAW, latency_of=latency_of, card=model.card, named=True)
 
 
 def predict_frame(

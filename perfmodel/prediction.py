@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from perfmodel.errors import NoAnswerError
+from perfmodel.explanation import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +27,10 @@ class Prediction:
     in_domain: bool
     model_id: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+    explainer: Callable[[Prediction], Explanation] | None = field(default=None, repr=False, compare=False)
+
+    def explain(self) -> Explanation:
+        """What binds this latency, what would have to change, and what it rests on. Raises NoAnswerError for one not made by predict."""
+        if self.explainer is None:
+            raise NoAnswerError("this prediction cannot be explained: it was not made by perfmodel.predict")
+        return self.explainer(self)

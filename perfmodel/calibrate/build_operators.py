@@ -42,10 +42,13 @@ def build(what: str, folder: Path) -> None:
     for name in rows.gpus:
         models[name] = fit_shared(rows.take(rows.gpu != name))
         errors[name] = left_out_errors(models[name], rows.take(rows.gpu == name))
-        named = errors[name][0, errors[name][2] > 0]
-        print(f"{what} without {name}: {100 * np.mean(np.abs(np.expm1(-named))):.1f} %", file=sys.stderr)
     for name, model in models.items():
-        with_widths(model, errors, archs, name).save(folder / "universal" / f"{what}_without_{name}")
+        final = with_widths(model, errors, archs, name)
+        final.save(folder / "universal" / f"{what}_without_{name}")
+        share = final.card.get("tree_share", 1.0)
+        error, _, stack, tree = errors[name]
+        named = (error + (1.0 - share) * tree)[stack > 0]
+        print(f"{what} without {name}: {100 * np.mean(np.abs(np.expm1(-named))):.1f} %, tree share {share}", file=sys.stderr)
     with_widths(fit_shared(rows), errors, archs, None).save(folder / "universal" / what)
 
 

@@ -1,28 +1,26 @@
-"""How good the operator models are, split by whole GPUs and whole shapes, beside two baselines.
+"""How good the operator models are, split by whole GPUs and whole shapes, beside two baselines. `perfmodel evaluate operators` prints it.
 
-    python -m perfmodel.calibrate.evaluate_operators gemm --mode left-out
-    python -m perfmodel.calibrate.evaluate_operators gemm --mode table --rows 200
-
-left-out: the shipped model that never saw the GPU. table: that model corrected with N rows of half of the shapes, scored on the other half.
-shipped: the GPU's own calibration; its rows were seen, so only its card's held-out error counts, which this mode prints beside.
+left-out: the shipped model that never saw the GPU. shapes: a model of the GPU's own rows, scored on a fifth of its shapes, unseen.
+table: the left-out model corrected with N rows of half of the shapes, scored on the other half.
 """
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.calibrate.build_operators import load
-from perfmodel.calibrate.operators import Rows, sample, shape_folds
+from perfmodel.calibrate.build_operators import CALIBRATED, OWN_MIN_ROWS, load
+from perfmodel.calibrate.operators import OWN_ROWS, Rows, fit_tree, sample, shape_folds
 from perfmodel.calibrate.table import correct
+from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.operators import operator_model, predict_columns
 from perfmodel.library import names
 from perfmodel.library.columns import take
-from perfmodel.library.registry import MODELS
 from perfmodel.ops.attention import visited_pairs
 from perfmodel.ops.memory import TRAFFIC
 
@@ -32,7 +30,9 @@ if TYPE_CHECKING:
     from perfmodel.learn.model import FittedModel
 
 Floats = npt.NDArray[np.float64]
-MODES = ("left-out", "table", "shipped")
+MODES = ("left-out", "shapes", "table")
+BY = ("operator", "gpu", "stack", "dtype", "regime")
+SMALL_M = 64  # rows of a GEMM up to which a decode step is one: a regime of its own beside the ones by latency
 REGIMES = ((0.0, 10.0, "under 10 us"), (10.0, 100.0, "10 to 100 us"), (100.0, np.inf, "over 100 us"))
 
 
@@ -79,21 +79,50 @@ def baselines(name: str, what: str, columns: dict[str, Floats]) -> tuple[Floats,
     return roof * 1e6, two * 1e6
 
 
-def evaluate(what: str, mode: str = "left-out", rows_given: int = 200, per_gpu: int = 8000, only: str | None = None) -> pd.DataFrame:
-    """One row a GPU, stack, dtype and regime: n, mean, median and 90th percentile of |predicted / measured - 1|, coverage, baselines."""
+def evaluate(
+    what: str,
+    mode: str = "left-out",
+    rows_given: int = 200,
+    per_gpu: int = 8000,
+    only: str | None = None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> pd.DataFrame:
+    """One row a measured row: operator, GPU, stack, dtype, regime, |predicted / measured - 1|, whether covered, the baselines' errors.
+
+    Raises InputError for an unknown mode, a GPU without rows of `what`, or a mode that no GPU has enough rows for.
+    """
     import pandas as pd
 
+    if mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
     rows = load(what)
+    if only is not None and only not in rows.gpus:
+        raise InputError(f"no measured {what} rows of {only}: there are some of {', '.join(rows.gpus)}")
+    wanted = rows.gpus if only is None else [only]
+    if mode == "shapes":
+        wanted = [name for name in wanted if name in CALIBRATED and (rows.gpu == name).sum() >= OWN_MIN_ROWS]
+    if not wanted:
+        raise InputError(f"mode shapes needs a GPU calibrated on {OWN_MIN_ROWS} rows or more: {only or 'none'} is not for {what}")
     pieces = []
-    for name in rows.gpus if only is None else [only]:
-        own = rows.take(rows.gpu == name)
-        spec, model = find_gpu(name), operator_model(find_gpu(name), what, "auto" if mode == "shipped" else None)
-        if mode == "table":
-            train, held = shape_folds(own, 2)[0]
-            given = sample(own.take(train), rows_given)
-            model, own = correct(spec, given, model), own.take(held)
+    for i, name in enumerate(wanted):
+        progress(f"{what}, {mode}, {name}", i, len(wanted))
+        model, own = _model_and_rows(name, rows.take(rows.gpu == name), mode, rows_given)
         pieces.append(_scored(name, sample(own, per_gpu), model))
     return pd.concat(pieces, ignore_index=True)
+
+
+def _model_and_rows(name: str, own: Rows, mode: str, rows_given: int) -> tuple[FittedModel, Rows]:
+    """The model to judge and rows that it has not seen."""
+    spec = find_gpu(name)
+    if mode == "shapes":
+        shipped, (train, held) = operator_model(spec, own.what, "auto"), shape_folds(own, 5)[0]
+        fitted = fit_tree(sample(own.take(train), OWN_ROWS))
+        return dataclasses.replace(fitted, card={**fitted.card, "half_widths": shipped.card["half_widths"]}), own.take(held)
+    model = operator_model(spec, own.what, None)
+    if mode == "table":
+        train, held = shape_folds(own, 2)[0]
+        return correct(spec, sample(own.take(train), rows_given), model), own.take(held)
+    return model, own
 
 
 def _scored(name: str, rows: Rows, model: FittedModel) -> pd.DataFrame:
@@ -106,6 +135,7 @@ def _scored(name: str, rows: Rows, model: FittedModel) -> pd.DataFrame:
     regime = np.select([measured < high for _, high, _ in REGIMES[:-1]], [label for *_, label in REGIMES[:-1]], REGIMES[-1][2])
     return pd.DataFrame(
         {
+            "operator": rows.what,
             "gpu": name,
             "stack": np.array(names.STACKS)[columns["stack"].astype(np.intp)],
             "dtype": np.array(names.DTYPES)[columns["dtype"].astype(np.intp)],
@@ -114,34 +144,26 @@ def _scored(name: str, rows: Rows, model: FittedModel) -> pd.DataFrame:
             "covered": (measured >= found.low_us) & (measured <= found.high_us),
             "roofline": np.abs(roof / measured - 1),
             "two_constants": np.abs(two / measured - 1),
+            "answered": np.isfinite(found.latency_us) & (found.latency_us > 0),
+            "small_m": columns["m"] <= SMALL_M if "m" in columns else False,
         }
     )
 
 
-def summary(scored: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Percent, by the columns named."""
+def summary(scored: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Percent, by the columns named (of BY); with regime also GEMMs of at most SMALL_M rows, which the regimes by latency count too."""
     import pandas as pd
 
-    grouped = scored.groupby(by, observed=True)
+    unknown = [name for name in by if name not in BY]
+    if unknown or not by:
+        raise unknown_name("column", unknown[0] if unknown else "", BY)
+    if "regime" in by:
+        scored = pd.concat([scored, scored[scored["small_m"]].assign(regime=f"m <= {SMALL_M}")])
+    grouped = scored.groupby(list(by), observed=True)
     error = grouped["error"]
-    table = pd.DataFrame({"n": error.size(), "mean": error.mean(), "median": error.median(), "p90": error.quantile(0.9)})
-    for column in ("covered", "roofline", "two_constants"):
+    table = pd.DataFrame({"rows": error.size(), "mean": error.mean(), "median": error.median(), "p90": error.quantile(0.9)})
+    for column in ("covered", "answered", "roofline", "two_constants"):
         table[column] = grouped[column].mean()
-    percent = [column for column in table.columns if column != "n"]
+    percent = [column for column in table.columns if column != "rows"]
     table[percent] = (100 * table[percent]).round(1)
-    return table
-
-
-def main() -> None:
-    """Print the tables of one model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=sorted(MODELS))
-    parser.add_argument("--mode", choices=MODES, default="left-out")
-    parser.add_argument("--rows", type=int, default=200)
-    parser.add_argument("--by", default="gpu", help="comma-separated: gpu, stack, dtype, regime")
-    arguments = parser.parse_args()
-    print(summary(evaluate(arguments.what, arguments.mode, arguments.rows), arguments.by.split(",")).to_string())
-
-
-if __name__ == "__main__":
-    main()
+    return table.reset_index()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, interval_group, operator_terms
-from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, visible
+from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, tensor_path, tree_share, visible
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.units import US_PER_S
@@ -37,6 +37,7 @@ FIXED = (
     "inline_ecc_share", "copies_any", "copies_vllm", "copies_sglang", "copies_trtllm", "copies_torch",
 )  # fmt: skip
 """Constants that keep their stated value: facts with a source of their own, not identified by latencies, or a choice of form."""
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tree that a universal model may keep
 SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noise of a row
 NEW_ARCH_MARGIN = 1.1  # two or three GPUs left out say little of the next one: their widths are a tenth too narrow in turn
 MIN_GROUP = 40  # residuals below which a group's width is pooled with the rest
@@ -158,11 +159,11 @@ def fit_own(rows: Rows) -> FittedModel:
     rows = sample(rows, OWN_ROWS)
     errors, held_rows = [], []
     for train, held in shape_folds(rows, 5)[:2]:
-        model = _own_tree(rows.take(train))
+        model = fit_tree(rows.take(train))
         for part in (rows.take(held), rows.take(held).without_names()):
             errors.append(part.log_latency - predict_log(model, part))
             held_rows.append(part)
-    model = _own_tree(rows)
+    model = fit_tree(rows)
     widths = group_widths(
         [np.concatenate([e, r.log_latency, r.columns["stack"]]).reshape(3, -1) for e, r in zip(errors, held_rows, strict=True)]
     )
@@ -176,7 +177,8 @@ def fit_own(rows: Rows) -> FittedModel:
     return FittedModel(model.model_id, "calibrated", model.constants, (-max(widths), max(widths)), model.residual, model.envelope, facts)
 
 
-def _own_tree(rows: Rows) -> FittedModel:
+def fit_tree(rows: Rows) -> FittedModel:
+    """Constants and tree of one GPU's rows; its interval is a guess until `fit_own` has measured it."""
     constants = fit_constants(rows, evaluations=12)
     unnamed = np.random.default_rng(2).random(len(rows)) < ANY_SHARE
     both = [rows, rows.take(unnamed).without_names()]
@@ -191,14 +193,15 @@ def _own_tree(rows: Rows) -> FittedModel:
 def predict_log(model: FittedModel, rows: Rows) -> Floats:
     """Log of the predicted latency in seconds."""
     log_law, features = law_of(rows, model.constants)
-    more = kriging.log_ratio(model.card[kriging.CARD_KEY], rows.columns, log_law) if kriging.CARD_KEY in model.card else 0.0
+    more = kriging.log_ratio(model.card[kriging.CARD_KEY], rows.columns, log_law, features) if kriging.CARD_KEY in model.card else 0.0
     if model.residual is None:
         return log_law + more
     log_law = log_law + more
     for name in rows.gpus:
         at = np.flatnonzero(rows.gpu == name)
-        seen = visible(model.card, find_gpu(name).arch, {key: values[at] for key, values in features.items()})
-        log_law[at] += model.residual.log_ratio(seen, len(at))
+        arch = find_gpu(name).arch
+        seen = visible(model.card, arch, {key: values[at] for key, values in features.items()})
+        log_law[at] += tree_share(model.card, arch) * model.residual.log_ratio(seen, len(at))
     return log_law
 
 
@@ -224,17 +227,39 @@ def group_widths(parts: Sequence[Floats]) -> list[float]:
 
 
 def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
-    """(error, log latency, stack) of rows of a GPU that the model did not see, named and unnamed."""
-    parts = [sample(rows, 6000), sample(rows, 6000).without_names()]
-    return np.concatenate([np.stack([p.log_latency - predict_log(model, p), p.log_latency, p.columns["stack"]]) for p in parts], axis=1)
+    """(error, log latency, stack, log ratio of the tree) of rows of a GPU that the model did not see, named and unnamed."""
+    law = replace(model, residual=None)
+    pieces = []
+    for part in (sample(rows, 6000), sample(rows, 6000).without_names()):
+        full = predict_log(model, part)
+        pieces.append(np.stack([part.log_latency - full, part.log_latency, part.columns["stack"], full - predict_log(law, part)]))
+    return np.concatenate(pieces, axis=1)
+
+
+def shrink_tree(model: FittedModel, errors: Sequence[Floats]) -> tuple[FittedModel, float]:
+    """Give the tree the share of SHARES that predicts other GPUs left out best; (model, share). `errors` as `left_out_errors` gives."""
+
+    def mean_error(share: float) -> float:
+        return float(np.mean([np.mean(np.abs(np.expm1(-(e[0] + (1.0 - share) * e[3])[e[2] > 0]))) for e in errors]))
+
+    share = min(SHARES, key=mean_error) if errors else 1.0
+    if model.residual is None or share == 1.0:
+        return model, share
+    facts = {**model.card, "tree_share": share}
+    return replace(model, residual=model.residual.scaled(share) if share else None, card=facts), share
 
 
 def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping[str, str], left_out: str | None) -> FittedModel:
-    """Set the interval from errors of GPUs left out in turn; `left_out` (this model's own) does not count.
+    """Set the tree's share and the interval from errors of GPUs left out in turn; `left_out` (this model's own) does not count.
+
+    A GPU alone on its tensor path has no say in the share: on a new path half of the tree counts, whatever the share.
 
     A GPU whose architecture was among the others' belongs to the `known` group, else to `new`.
     """
-    used = {name: e for name, e in errors.items() if name != left_out}
+    paths = {name: tensor_path(arch) for name, arch in archs.items()}
+    on_known_path = [name for name in errors if any(paths[other] == paths[name] for other in errors if other != name)]
+    model, share = shrink_tree(model, [errors[name] for name in on_known_path if name != left_out])
+    used = {name: np.stack([e[0] + (1.0 - share) * e[3], e[1], e[2]]) for name, e in errors.items() if name != left_out}
     grouped: dict[str, list[Floats]] = {KNOWN_ARCH_GROUP: [], NEW_ARCH_GROUP: []}
     for name, error in used.items():
         kin = any(archs[other] == archs[name] for other in errors if other != name)
@@ -244,7 +269,7 @@ def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping
     widths[NEW_ARCH_GROUP] = [round(NEW_ARCH_MARGIN * width, 4) for width in widths[NEW_ARCH_GROUP]]
     widest = max(max(w) for w in widths.values())
     facts = {**model.card, "half_widths": widths}
-    return FittedModel(model.model_id, model.tier, model.constants, (-widest, widest), model.residual, model.envelope, facts)
+    return replace(model, interval=(-widest, widest), card=facts)
 
 
 def envelope(rows: Rows, features: Mapping[str, Floats]) -> dict[str, tuple[float, float]]:

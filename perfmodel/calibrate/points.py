@@ -23,6 +23,7 @@ from perfmodel.learn import kriging
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.operators import half_widths, operator_model, operator_terms, predict_columns
 from perfmodel.library.columns import read_frame, take
+from perfmodel.library.terms import OperatorTerms
 from perfmodel.measure.operators import cost_s
 
 Floats = npt.NDArray[np.float64]
@@ -35,11 +36,11 @@ LEAST_US = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What could be timed of one part: a table of points, the half-width of the prior's 80 % interval (log) and the cost (s) of each."""
+    """What could be timed of one part: a table of points, the prior's law of each, the half-width of the prior's 80 % interval (log) and the cost (s) of each."""
 
     part: str
     frame: Any
-    log_law: Floats
+    terms: OperatorTerms
     width: Floats
     cost_s: Floats
 
@@ -75,8 +76,7 @@ def candidates(part: str, space: dict[str, Any], gpu: GpuSpec, seed: int) -> Can
         width = half_widths(model, gpu, latency, columns["stack"])
         names = frame["kernel"] if "kernel" in frame else [KIND[part]] * len(frame)
         cost = np.array([cost_s(str(name), us) for name, us in zip(names, latency.tolist(), strict=True)])
-    log_law = np.log(operator_terms(gpu, what, columns, model.constants).latency_s)
-    return Candidates(part, frame, log_law, width, cost)
+    return Candidates(part, frame, operator_terms(gpu, what, columns, model.constants), width, cost)
 
 
 def greedy(covariance: Floats, width: Floats, cost: Floats, allowed_s: float) -> tuple[list[int], Floats]:
@@ -114,7 +114,7 @@ def greedy(covariance: Floats, width: Floats, cost: Floats, allowed_s: float) ->
 
 def choose(c: Candidates, allowed_s: float) -> Chosen:
     """Points of one part for at most `allowed_s` seconds of measuring."""
-    place, names = kriging.coordinates(read_frame(KIND[c.part], c.frame), c.log_law)
+    place, names = kriging.coordinates(read_frame(KIND[c.part], c.frame), np.log(c.terms.latency_s), c.terms.features)
     place = place - place.mean(axis=0)
     order, explained = greedy(kriging.covariance(place, names, place, names), c.width, c.cost_s, allowed_s)
     records = c.frame.iloc[order].to_dict("records")

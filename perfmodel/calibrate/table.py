@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import NEW_ARCH_GROUP, interval_group, operator_model, universal_model, width_table
 from perfmodel.learn.plausible import check_microseconds, latencies_us
 from perfmodel.learn.residual import Residual
-from perfmodel.learn.transfer import CARD_KEY, visible
+from perfmodel.learn.transfer import CARD_KEY, SETTLED, settled, visible
 from perfmodel.library.columns import NEEDED, find, read_frame, take
 from perfmodel.library.registry import KINDS, parts
 
@@ -47,8 +47,10 @@ DEEP_ROWS = 600  # and from here on deeper than with a few dozen
 FOLDS = 5
 MIN_REFIT_ROWS = 60  # rows from which the law's own constants may move
 REFIT_EVALUATIONS, REFIT_PULL = 10, 10.0  # and how strongly the prior's values hold them, in units of the first fit's prior
-Way = tuple[bool, float, float, int]  # constants refitted, share of a tree, share of interpolation, rounds
+KEPT, REFITTED, LAW_ALONE = "kept", "refitted", "refitted, law alone"
+Way = tuple[str, float, float, int]  # what becomes of the prior's constants, share of a tree, share of interpolation, rounds
 MARGIN = 0.98  # a correction must lower the held-out error by 2 % of itself, else the prior stays
+TIE = 1.02  # scores this near say nothing: then the prior's constants stay, and interpolation takes part
 US = 1e6
 
 
@@ -107,6 +109,10 @@ class _Base:
     tree: Floats
     before: Floats
 
+    def place(self, rows: Rows, at: Any) -> tuple[Mapping[str, Floats], Floats, Mapping[str, Floats]]:
+        """What interpolation knows of the rows `at`: columns, log of the law, features."""
+        return take(rows.columns, at), self.log_law[at], {name: values[at] for name, values in self.features.items()}
+
     def grow(self, at: Any, share: float, rounds: int) -> Residual:
         """Add rounds to the model's tree that learn `share` of what it leaves of the rows `at`."""
         seen = {name: values[at] for name, values in self.shown.items()}
@@ -124,19 +130,19 @@ def _base(gpu: GpuSpec, rows: Rows, model: FittedModel) -> _Base:
 
 
 def _refitted(rows: Rows, prior: FittedModel) -> FittedModel:
-    """The law alone with its constants drawn from the prior's towards what the rows say."""
+    """The prior with its constants drawn towards what the rows say; what was interpolated for the old ones is dropped."""
     constants = {**prior.constants, **fit_constants(rows, REFIT_EVALUATIONS, prior.constants, REFIT_PULL)}
     facts = {key: value for key, value in prior.card.items() if key != kriging.CARD_KEY}
-    return replace(prior, constants=constants, residual=None, card=facts)
+    return replace(prior, constants=constants, card=facts)
 
 
-def _held_out(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: bool, near: bool) -> dict[Way, Floats]:
-    """Log errors of every way to correct, on shapes held out in turn."""
+def _held_out(gpu: GpuSpec, rows: Rows, priors: Sequence[FittedModel], kind: str, near: bool) -> dict[Way, Floats]:
+    """Log errors of every way to correct, on shapes held out in turn; `priors`: the model of each fold."""
     rounds_error = {rounds: np.zeros(len(rows)) for rounds in ROUNDS}
     between = np.zeros(len(rows))
-    whole = None if refit else _base(gpu, rows, prior)
-    for train, held in _folds(rows):
-        base = whole or _base(gpu, rows, _refitted(rows.take(train), prior))
+    whole = _base(gpu, rows, priors[0]) if kind == KEPT else None
+    for (train, held), prior in zip(_folds(rows), priors, strict=True):
+        base = whole or _base(gpu, rows, replace(prior, residual=None) if kind == LAW_ALONE else prior)
         unseen = {name: values[held] for name, values in base.shown.items()}
         trial = base.grow(train, 1.0, ROUNDS[-1])
         already = 0 if base.model.residual is None else base.model.residual.booster.num_boosted_rounds()
@@ -145,52 +151,60 @@ def _held_out(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: bool, near: b
             learnt = sliced(trial, already + rounds).log_ratio(unseen, int(held.sum())) - base.tree[held]
             rounds_error[rounds][held] = base.before[held] - learnt
         if near:
-            entry = kriging.fit(take(rows.columns, train), base.log_law[train], base.before[train])
-            between[held] = base.before[held] - kriging.log_ratio(entry, take(rows.columns, held), base.log_law[held])
-    ways: dict[Way, Floats] = {(refit, 1.0, 0.0, rounds): error for rounds, error in rounds_error.items()}
+            entry = kriging.fit(*base.place(rows, train), base.before[train])
+            between[held] = base.before[held] - kriging.log_ratio(entry, *base.place(rows, held))
+    ways: dict[Way, Floats] = {(kind, 1.0, 0.0, rounds): error for rounds, error in rounds_error.items()}
     if near:
         deepest = min(ROUNDS[1:], key=lambda rounds: _score(rounds_error[rounds]))
-        ways |= {(refit, 0.0, 1.0, 0): between, (refit, 0.5, 0.5, deepest): 0.5 * (rounds_error[deepest] + between)}
+        ways |= {(kind, 0.0, 1.0, 0): between, (kind, 0.5, 0.5, deepest): 0.5 * (rounds_error[deepest] + between)}
     return ways
 
 
 def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     """Correct `prior` with rows of one GPU.
 
-    Ways: the prior, or its law with constants drawn towards the rows; on top more tree rounds, interpolation between the rows, half of
-    both, or nothing. Whichever is best on shapes held out in turn; the prior stays unless that lowers its error by MARGIN.
+    Ways: the prior, the prior with constants drawn towards the rows, or the law alone with those; on top more tree rounds, interpolation
+    between the rows, half of both, or nothing. Whichever is best on shapes held out in turn; the prior stays unless that lowers its
+    error by MARGIN.
     """
+    prior = settled(prior, gpu.arch)
     check_microseconds(rows.what, rows.log_latency - predict_log(prior, rows))
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
-    ways = _held_out(gpu, rows, prior, False, near)
+    folds = _folds(rows)
+    ways = _held_out(gpu, rows, [prior] * len(folds), KEPT, near)
     if MIN_REFIT_ROWS <= len(rows) < MANY_ROWS and prior.constants:
-        ways |= _held_out(gpu, rows, prior, True, near)
+        moved = [_refitted(rows.take(train), prior) for train, _ in folds]
+        for kind in (REFITTED, LAW_ALONE):
+            ways |= _held_out(gpu, rows, moved, kind, near)
     scores = {way: _score(error) for way, error in ways.items()}
-    nothing: Way = (False, 1.0, 0.0, 0)
-    best = min(scores, key=lambda way: scores[way])
-    still = min((way for way in scores if not way[0]), key=lambda way: scores[way])
-    if scores[best] > MARGIN * scores[still]:
-        best = still  # constants move for a clear gain only
+    nothing: Way = (KEPT, 1.0, 0.0, 0)
+    best = min(scores, key=lambda way: scores[way] * (1.0 if way[0] == KEPT else TIE) * (1.0 if way[2] else TIE))
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
-    refit, tree_share, near_share, rounds = best
-    base = _base(gpu, rows, _refitted(rows, prior) if refit else prior)
+    kind, tree_share, near_share, rounds = best
+    start = prior if kind == KEPT else _refitted(rows, prior)
+    base = _base(gpu, rows, replace(start, residual=None) if kind == LAW_ALONE else start)
     tree = base.model.residual if rounds == 0 else base.grow(slice(None), tree_share, rounds)
     widths = _widths(gpu, rows, prior, ways[best])
-    kept = ("dtype_codes", "archs", *(() if len(rows) >= MANY_ROWS else (CARD_KEY,)), *(() if refit else (kriging.CARD_KEY,)))
+    kept = (
+        "dtype_codes",
+        "archs",
+        *(() if len(rows) >= MANY_ROWS else (CARD_KEY, SETTLED)),
+        *((kriging.CARD_KEY,) if kind == KEPT else ()),
+    )
     facts = {
         **{key: value for key, value in prior.card.items() if key in kept},
         **card(rows),
         "gpu": gpu.name,
         "prior": prior.model_id,
         "correction_rounds": rounds,
-        "correction": {"constants": refit, "tree": tree_share if rounds else 0.0, "interpolation": near_share},
+        "correction": {"constants": kind, "tree": tree_share if rounds else 0.0, "interpolation": near_share},
         "held_out_error": {"prior": scores[nothing], "corrected": scores[best]},
         "half_widths": {NEW_ARCH_GROUP: widths},
         "archs": [],
     }
     if near_share:
-        facts[kriging.CARD_KEY] = kriging.fit(rows.columns, base.log_law, base.before, near_share)
+        facts[kriging.CARD_KEY] = kriging.fit(rows.columns, base.log_law, base.features, base.before, near_share)
     facts["dtype_codes"] = sorted(set(facts["dtype_codes"]) | set(prior.card.get("dtype_codes", ())))
     mine = envelope(rows, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine

@@ -1,4 +1,4 @@
-"""`perfmodel evaluate`: how good rankings are on measured sweeps, beside baselines."""
+"""`perfmodel evaluate`: how good rankings, operator latencies and collectives are on measured rows, beside baselines."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from perfmodel.learn.evaluate import Predictor, Sweep, evaluate_ranking, read_sw
 from perfmodel.learn.model import FittedModel
 from perfmodel.predict import predict_configs
 
-app = options.verb("Score rankings against measured sweeps, beside baselines.")
+app = options.verb("Score rankings, operator latencies and collectives against measured rows, beside baselines.")
 collectives.add_evaluation(app)
 serving.add_evaluation(app)
 evaluate_kernels.add_to(app)
+MAIN_OPERATORS = ("gemm", "attention_prefill", "attention_decode", "moe")
 
 
 @app.command()
@@ -59,6 +60,54 @@ def ranking(
     if "calibrated" in models:
         head.append("the calibrated model may have been fitted on some of these shapes: its card says which rows it rests on")
     output.write_rows(rows, json_=json_, csv_=csv_, head=[*head, ""])
+
+
+@app.command()
+def operators(
+    operator: Annotated[
+        list[str] | None, typer.Option("--operator", help="gemm, attention_prefill, attention_decode, moe ...; may be given again.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="Only this GPU.")] = None,
+    mode: Annotated[
+        str, typer.Option("--mode", help="left-out: the GPU was never seen; shapes: its own rows, other shapes; table: given N rows of it.")
+    ] = "left-out",
+    rows: Annotated[str, typer.Option("--rows", metavar="COUNT", help="Rows given in mode table.")] = "200",
+    by: Annotated[str, typer.Option("--by", help="Comma-separated: operator, gpu, stack, dtype, regime.")] = "operator,gpu",
+    sample: Annotated[str, typer.Option("--sample", metavar="COUNT", help="At most this many rows of a GPU are scored.")] = "8000",
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """Errors of library operators on GPUs or shapes that the model did not see, coverage of the 80 % interval, and two baselines."""
+    import pandas as pd
+
+    from perfmodel.calibrate import evaluate_operators as scoring
+    from perfmodel.calibrate.table import MIN_ROWS
+    from perfmodel.errors import InputError, unknown_name
+    from perfmodel.library.registry import MODELS
+
+    output.check_format(json_, csv_)
+    chosen = operator or list(MAIN_OPERATORS)
+    for name in chosen:
+        if name not in MODELS:
+            raise unknown_name("operator", name, MODELS)
+    if (given := options.count("rows", rows)) < MIN_ROWS:
+        raise InputError(f"rows must be {MIN_ROWS} or more for a correction, got {given}")
+    only, at_most = None if gpu is None else find_gpu(gpu).name, options.count("sample", sample)
+    with Progress("evaluating operators") as progress:
+        pieces = [scoring.evaluate(name, mode, given, at_most, only, progress) for name in chosen]
+        table = scoring.summary(pd.concat(pieces, ignore_index=True), [name.strip() for name in by.split(",")])
+    found: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
+    if json_:
+        output.write_json(found)
+    elif csv_:
+        output.write_csv(found)
+    else:
+        head = [
+            f"|predicted / measured - 1| in %, mode {mode}; covered: share within the 80 % interval; roofline: max(flops / peak, bytes / "
+            "bandwidth); two_constants: max(flops / peak, bytes / 0.8 bandwidth) + 3 us",
+            "",
+        ]
+        output.write_table(found, head=head)
 
 
 def predictor(kernel: str, gpu: GpuSpec, model: FittedModel) -> Predictor:

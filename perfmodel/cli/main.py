@@ -19,6 +19,7 @@ VERBS = {
     "gpus": "list the known GPUs, show one with the source of every number, lint the database",
     "rank": "rank Triton configs for a problem by predicted latency; needs no GPU",
     "predict": "predict one operator, or one Triton config, on a GPU",
+    "explain": "say what binds a prediction, what would change it and what it rests on",
     "tune": "time only the best-ranked configs on this machine's GPU and remember the answer; needs a GPU, or a stored answer",
     "measure": "time collectives on this machine's GPUs, as rows that calibrate reads; needs GPUs",
     "plan": "choose GPUs, parallelism and batch for a model and its traffic",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -14,31 +16,11 @@ from perfmodel.predict import Operator
 from perfmodel.predict import predict as predict_op
 from perfmodel.prediction import Prediction
 
-app = options.verb("Predict one operator, or one Triton config, on a GPU.")
-
+Show = Callable[..., None]  # prints a Prediction: show(found, title, json_=, csv_=)
 Config = Annotated[
     str | None, typer.Option("--config", help='One Triton config: "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object.')
 ]
 Stack = Annotated[str | None, typer.Option("--stack", help="Library that runs it: torch, vllm, sglang, trtllm, nccl ...")]
-
-
-@app.command()
-def gemm(
-    gpu: options.Gpu,
-    m: options.M,
-    n: options.N,
-    k: options.K,
-    dtype: options.Dtype = "bf16",
-    config: Config = None,
-    stack: Stack = None,
-    calibration: options.Calibration = "auto",
-    json_: output.Json = False,
-    csv_: output.Csv = False,
-) -> None:
-    """C[m,n] = A[m,k] B[k,n], by the library or, with --config, by one config of a Triton kernel."""
-    output.check_format(json_, csv_)
-    op = options.gemm(m, n, k, dtype)
-    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_, config=None if config is None else one_config(config))
 
 
 OPERATORS = {
@@ -50,20 +32,53 @@ OPERATORS = {
 }
 
 
-def _library(
-    op: Operator,
-    gpu: options.Gpu,
-    config: Config = None,
-    stack: Stack = None,
-    calibration: options.Calibration = "auto",
-    json_: output.Json = False,
-    csv_: output.Csv = False,
+def commands(app: typer.Typer, present: Show) -> None:
+    """One command an operator; each answers a question and presents the prediction."""
+    app.command("gemm")(_gemm(present))
+    for verb, (name, what) in OPERATORS.items():
+        add_operator(app, verb, name, what, _library(present))
+    collectives.add_predictions(app, functools.partial(answer, present=present))
+
+
+def _gemm(present: Show) -> Callable[..., None]:
+    def gemm(
+        gpu: options.Gpu,
+        m: options.M,
+        n: options.N,
+        k: options.K,
+        dtype: options.Dtype = "bf16",
+        config: Config = None,
+        stack: Stack = None,
+        calibration: options.Calibration = "auto",
+        json_: output.Json = False,
+        csv_: output.Csv = False,
+    ) -> None:
+        """C[m,n] = A[m,k] B[k,n], by the library or, with --config, by one config of a Triton kernel."""
+        _library(present)(options.gemm(m, n, k, dtype), gpu, config, stack, calibration, json_, csv_)
+
+    return gemm
+
+
+def _library(present: Show) -> Callable[..., None]:
+    def ask(
+        op: Operator,
+        gpu: options.Gpu,
+        config: Config = None,
+        stack: Stack = None,
+        calibration: options.Calibration = "auto",
+        json_: output.Json = False,
+        csv_: output.Csv = False,
+    ) -> None:
+        output.check_format(json_, csv_)
+        one = None if config is None else one_config(config)
+        answer(op, gpu, stack, calibration, json_=json_, csv_=csv_, present=present, config=one)
+
+    return ask
+
+
+def answer(
+    op: Operator, gpu: str, stack: str | None, calibration: str, *, json_: bool, csv_: bool, present: Show, config: Any = None
 ) -> None:
-    output.check_format(json_, csv_)
-    answer(op, gpu, stack, calibration, json_=json_, csv_=csv_, config=None if config is None else one_config(config))
-
-
-def answer(op: Operator, gpu: str, stack: str | None, calibration: str, *, json_: bool, csv_: bool, config: Any = None) -> None:
     """Predict and print."""
     try:
         found = predict_op(op, gpu, stack=stack, config=config, calibration=options.calibration(calibration))
@@ -73,7 +88,7 @@ def answer(op: Operator, gpu: str, stack: str | None, calibration: str, *, json_
         raise NoAnswerError(
             f"this version has no library model of {op.kind}: perfmodel predict gemm --config predicts one Triton config"
         ) from None
-    show(found, f"{op.kind} on {gpu}", json_=json_, csv_=csv_)
+    present(found, f"{op.kind} on {gpu}", json_=json_, csv_=csv_)
 
 
 def one_config(text: str) -> dict[str, Any]:
@@ -110,6 +125,5 @@ def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:
         output.write_table([{"alone": name, "us": us} for name, us in terms], head=[*head, ""])
 
 
-for _verb, (_name, _what) in OPERATORS.items():
-    add_operator(app, _verb, _name, _what, _library)
-collectives.add_predictions(app, answer)
+app = options.verb("Predict one operator, or one Triton config, on a GPU.")
+commands(app, show)

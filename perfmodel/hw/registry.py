@@ -89,6 +89,7 @@ def aliases() -> tuple[dict[str, str], list[InputError]]:
     return index, broken
 
 
+@lru_cache(maxsize=4096)
 def normalise(name: str) -> str:
     """Reduce a name to what tells GPUs apart: lower case letters and digits without the leading brand."""
     return _BRANDS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))

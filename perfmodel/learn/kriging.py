@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.errors import InputError
+
 Floats = npt.NDArray[np.float64]
 CARD_KEY = "kriging"
 MAX_POINTS = 600
@@ -19,6 +21,12 @@ SIZES = (
     "m", "n", "k", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "tokens", "hidden", "inter", "num_experts", "top_k",
     "tp", "ep", "num_heads",
 )  # fmt: skip
+TERMS = (
+    "tensor", "exp", "chain", "dram", "l2", "power", "fixed", "feed", "floor", "waves", "rows_per_expert", "tail", "edge", "weights_in_l2",
+    "acts_in_l2", "cache_in_l2", "quantise", "combine", "convert", "prepare", "handled", "routing",
+)  # fmt: skip
+"""Features of a law that place a row: rows that the same resource binds are alike."""
+FURTHEST = 5.0  # a term this many e-folds under the latency does not matter, however small it is
 NAMES = ("stack", "kernel", "dtype", "kv_dtype", "stage", "kind")
 LENGTH = 12.0  # octaves over which two rows of one stack lose 1/e of what they share
 OFFSETS, SMOOTH = 0.05, 0.15  # variance of log latency at each of three levels: all rows, same stack, all names the same
@@ -27,14 +35,15 @@ BLOCK = 20_000
 KEPT = 16  # entries whose arrays stay in memory
 
 
-def coordinates(columns: Mapping[str, Floats], log_law: Floats) -> tuple[Floats, Floats]:
-    """(place in octaves, names) of each row: logs of the sizes, window, skew and the law's own latency; codes of stack, kernel, types."""
+def coordinates(columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    """(place in octaves, names) of each row: logs of sizes, window, skew, the law's latency and terms; codes of names."""
     place = [np.log2(np.maximum(np.nan_to_num(columns[name], nan=1.0), 1.0)) for name in SIZES if name in columns]
     if "window" in columns:
         place.append(np.log2(columns["window"] + 1.0) / 2.0)
     if "skew" in columns:
         place.append(2.0 * columns["skew"])
     place.append(1.5 * log_law)
+    place += [np.clip(features[name], -FURTHEST, FURTHEST) for name in TERMS if name in features]
     return np.stack(place, axis=1), np.stack([columns[name] for name in NAMES if name in columns], axis=1)
 
 
@@ -50,9 +59,11 @@ def covariance(a: Floats, a_names: Floats, b: Floats, b_names: Floats) -> Floats
     return result
 
 
-def fit(columns: Mapping[str, Floats], log_law: Floats, residual: Floats, share: float = 1.0) -> dict[str, Any]:
+def fit(
+    columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats], residual: Floats, share: float = 1.0
+) -> dict[str, Any]:
     """Card entry that gives `residual` (log measured over prior) times `share`; rows that disagree with their neighbours count less."""
-    place, names = coordinates(columns, log_law)
+    place, names = coordinates(columns, log_law, features)
     centre = place.mean(axis=0)
     between = covariance(place - centre, names, place - centre, names)
     trust: Floats = np.ones(len(residual))
@@ -68,10 +79,12 @@ def fit(columns: Mapping[str, Floats], log_law: Floats, residual: Floats, share:
     }
 
 
-def log_ratio(entry: Mapping[str, Any], columns: Mapping[str, Floats], log_law: Floats) -> Floats:
+def log_ratio(entry: Mapping[str, Any], columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats]) -> Floats:
     """Log of the correction of each row."""
     place, names, centre, weights = _arrays(entry)
-    own, own_names = coordinates(columns, log_law)
+    own, own_names = coordinates(columns, log_law, features)
+    if own.shape[1] != place.shape[1]:
+        raise InputError("this calibration was made by another version of perfmodel: make it again from its table")
     result = np.empty(len(log_law))
     for start in range(0, len(log_law), BLOCK):
         rows = slice(start, start + BLOCK)

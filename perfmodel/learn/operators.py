@@ -19,7 +19,7 @@ from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.flat import log_ratio_of_one
 from perfmodel.learn.model import FittedModel, find_model
 from perfmodel.learn.residual import feature
-from perfmodel.learn.transfer import visible
+from perfmodel.learn.transfer import tree_share, visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.units import US_PER_S
@@ -89,9 +89,10 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     if model.residual is not None:
         one = length == 1
         features = visible(model.card, gpu.arch, terms.features)
-        latency = latency * np.exp(log_ratio_of_one(model.residual, features) if one else model.residual.log_ratio(features, length))
+        learnt = log_ratio_of_one(model.residual, features) if one else model.residual.log_ratio(features, length)
+        latency = latency * np.exp(tree_share(model.card, gpu.arch) * learnt)
     if kriging.CARD_KEY in model.card:
-        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(terms.latency_s)))
+        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(terms.latency_s), terms.features))
     half = half_widths(model, gpu, latency, columns["stack"])
     spread = np.exp(half)
     return OperatorPredictions(latency, latency / spread, latency * spread, terms, model, _in_domain(model, gpu, terms, columns))

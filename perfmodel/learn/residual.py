@@ -48,6 +48,17 @@ class Residual:
         result: Floats = np.asarray(self.booster.inplace_predict(matrix(self.names, features, length)), dtype=np.float64)
         return result
 
+    def scaled(self, share: float) -> Residual:
+        """The tree whose every answer is `share` of this one's."""
+        model = json.loads(bytes(self.booster.save_raw("json")))
+        for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
+            leaf = [child < 0 for child in tree["left_children"]]
+            values = tree["split_conditions"]
+            tree["split_conditions"] = [share * v if end else v for v, end in zip(values, leaf, strict=True)]
+        booster = load_xgboost().Booster(model_file=bytearray(json.dumps(model).encode()))
+        booster.set_param({"nthread": 1})
+        return Residual(self.names, booster)
+
     def save(self, path: Path) -> None:
         """Write the tree as gzipped UBJSON, without the training statistics that prediction does not read (a seventh of the size)."""
         model = json.loads(bytes(self.booster.save_raw("json")))

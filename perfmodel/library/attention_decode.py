@@ -12,7 +12,7 @@ from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
-from perfmodel.library.attention_paths import PATH, PATHS, family
+from perfmodel.library.attention_paths import PATH, PATHS
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
 from perfmodel.library.names import KERNELS
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -20,8 +20,8 @@ from perfmodel.library.terms import Floats, OperatorTerms
 LAW = "library_attention_decode"
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
 _FA2, _FA3, _FA4, _FLASHINFER, _TRITON, _TRTLLM = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm"))
-_UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
-_UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
+_UNITS = ("other", "fa2", "fa3", "flashinfer", "triton", "cudnn")
+_UNIT = np.array([_UNITS.index(name) if name in _UNITS else _UNITS.index("fa3") if name == "fa4" else 0 for name in KERNELS])
 _ROWS = np.array([64.0 if name in ("fa2", "fa3", "fa4") else 16.0 for name in KERNELS])  # query rows that a multiply is padded to
 XQA_GROUP = 32  # widest group of TensorRT-LLM's XQA kernels; wider ones run one query head at a time
 
@@ -79,9 +79,10 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     Keys seen L = min(kv_len, window). Bytes = 2 b h_kv L d each, read once from DRAM unless they fit in L2 and once a pass from L2
     (`plan`). Work units = b h_kv x passes x splits; chain = fixed cycles of a unit + its KV tiles x (cycles + latencies) a tile.
     Launches: those of the stack and kernel, one more for an fp8 cache that is not read as it is, one more for variable-length batches of
-    FlashAttention (metadata), one more for the combine pass of split keys, which then adds up one split after the other.
+    FlashAttention (metadata); queries and new keys read and written once more by a kernel of their own (rotary, cache append); one more
+    for the combine pass of split keys, which then adds up one split after the other.
     Source: Flash-Decoding (pytorch.org, 2023); FlashAttention-2, arXiv 2307.08691. Valid: kv_len 1 to 2^20, head_dim 64 to 512.
-    Evidence: 238,000 public rows of five GPUs; `python -m perfmodel.calibrate.evaluate_operators attention_decode`.
+    Evidence: 238,000 public rows of five GPUs; `perfmodel evaluate operators --operator attention_decode`.
     """
     kv_code = columns["kv_dtype"].astype(np.intp)
     stack = columns["stack"].astype(np.intp)
@@ -108,10 +109,10 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
     small = 2.0 * batch * q_heads * dim * 2.0
     capacity, sharpness = cache(gpu, c)
-    cold = miss_share(held, capacity, sharpness)
+    cold = miss_share(held + small, capacity, sharpness)
     active = np.minimum(units / c["blocks_per_sm"], sms)
     dram = dram_seconds(
-        held * cold + small, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
+        (held + small) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
     )
     idle = sms / np.maximum(active, 1.0)
     l2 = (held * passes + small) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * idle
@@ -119,7 +120,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     rate = gpu.tensor_rate("bf16")
     tensor = 4.0 * elements * dim / (rate * c["tensor_share_wgmma" if warpgroup_path(gpu) else "tensor_share_mma"])
     exp = elements / (gpu.sfu_per_clock_per_sm * sms * clock)
-    convert = fp8 * held * passes * idle / (_convert(kernel, dim, c) * sms * clock)  # one byte an element
+    convert = fp8 * held * passes * idle / (_convert(gpu, kernel, dim, group, c) * sms * clock)  # one byte an element
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
     calls = calls + fp8 * stack_values(c, "fp8_launches", stack)
@@ -127,11 +128,13 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     varlen = (stack == 1) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
     split = splits > 1
-    fixed = calls * floor + c["sequence_ns"] * 1e-9 * batch
+    fixed = calls * floor + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
+    rows_bytes = batch * dim * 2.0 * (q_heads + 2.0 * kv_heads)
+    prepare = stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s
     cycles = np.where(kernel == _FA2, c["combine_split_cycles_fa2"], c["combine_split_cycles"])
     per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
     combine = split * (c["combine_launches"] * floor + splits * per_split)
-    latency = fixed + overlap(c["overlap_power"], dram, l2, tensor + exp + convert, chain) + combine
+    latency = fixed + prepare + overlap(c["overlap_power"], dram, l2, tensor + exp + convert, chain) + combine
     one = np.ones_like(latency)
     features = {
         "dram": np.log(dram / latency),
@@ -141,6 +144,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "chain": np.log(chain / latency),
         "fixed": np.log(fixed / latency),
         "combine": combine / latency,
+        "prepare": prepare / latency,
         "waves": np.log(waves),
         "tail": np.ceil(waves) / waves,
         "splits": np.log2(splits),
@@ -160,14 +164,20 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "kernel": kernel.astype(np.float64),
     }
     seconds = {
-        "dram": dram, "l2": l2, "tensor": tensor, "exp": exp, "conversion": convert, "kv chain": chain, "combine": combine, "launch": fixed
+        "dram": dram, "l2": l2, "tensor": tensor, "exp": exp, "conversion": convert, "kv chain": chain, "combine": combine,
+        "prepare": prepare, "launch": fixed,
     }  # fmt: skip
     return OperatorTerms(latency, seconds, features)
 
 
-def _convert(kernel: npt.NDArray[np.intp], dim: Floats, c: Mapping[str, float]) -> Floats:
-    """fp8 elements a clock and SM that a kernel turns into what it multiplies; FlashAttention-3 also transposes V, slower in wide heads."""
+def _convert(gpu: GpuSpec, kernel: npt.NDArray[np.intp], dim: Floats, group: Floats, c: Mapping[str, float]) -> Floats:
+    """fp8 elements a clock and SM that a kernel turns into what it multiplies.
+
+    FlashAttention-3 also transposes V, slower in wide heads; TensorRT-LLM's one-head kernel (MMHA) multiplies on the CUDA cores.
+    """
     table = np.full(len(KERNELS), c["convert_per_clock"])
     table[_TRITON] = c["convert_per_clock_triton"]
     table[_FA3] = c["convert_per_clock_fa3"]
-    return np.asarray(np.where((kernel == _FA3) & (dim > 128), 0.5, 1.0) * table[kernel], dtype=np.float64)
+    alone = (kernel == _TRTLLM) & ((group == 1) | (group > XQA_GROUP))
+    rate = np.where(alone, c["convert_per_clock_mmha_sm_89" if gpu.capability == (8, 9) else "convert_per_clock_mmha"], table[kernel])
+    return np.asarray(np.where((kernel == _FA3) & (dim > 128), 0.5, 1.0) * rate, dtype=np.float64)

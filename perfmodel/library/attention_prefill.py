@@ -12,13 +12,14 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.attention_paths import PATH, PATHS, family
+from perfmodel.library.attention_tiles import tiles
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.attention import visited_pairs
 
 LAW = "library_attention_prefill"
-Q_BLOCK, KV_BLOCK = 128.0, 64.0  # query rows and keys of a tile (FlashAttention-2: 128 x 64 to 128 x 128)
+KV_BLOCK = 64.0  # keys of a step of the chain
 _FLASHINFER, _TRITON, _TRTLLM, _FA3 = (KERNELS.index(k) for k in ("flashinfer", "triton", "trtllm", "fa3"))
 _UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
@@ -32,13 +33,13 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
         t = floor x launches + overlap(SM, DRAM, L2),   SM = max(power, overlap(tensor, exp), chain) nearly
 
-    Visited pairs are exact, enlarged by part of a tile a query on the causal edge and, in a window, on both, and by the empty rows of the
-    last query tile; SGLang's FlashInfer and Triton calls visit every block whatever the window (public rows: windowed over full = 0.96 to
-    2). Tensor flop = 4 d a pair;
-    one exponential a pair at the special-function rate. Units = b h ceil(q / 128); chain = KV tiles of the longest unit. Heads wider than
-    128 lose tensor efficiency (registers); heads of 64 do half the multiplies an exponential.
+    Visited pairs are exact, enlarged by (query rows + keys) / 2 of the kernel's tile a query on the causal edge, twice that in a window,
+    and by the empty rows of the last query tile; SGLang's FlashInfer and Triton calls visit every block whatever the window (public rows:
+    windowed over full = 0.96 to 2). Tensor flop = 4 d a pair;
+    one exponential a pair at the special-function rate. Units = b h ceil(q / query rows of a tile); chain = KV tiles of the longest unit.
+    Heads wider than 128 lose tensor efficiency (registers); heads of 64 do half the multiplies an exponential.
     Source: FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608 (exp throughput). Valid: head_dim 64 to 256.
-    Evidence: 254,000 public rows of four GPUs; `python -m perfmodel.calibrate.evaluate_operators attention_prefill`.
+    Evidence: 254,000 public rows of four GPUs; `perfmodel evaluate operators --operator attention_prefill`.
     """
     code, kv_code = columns["dtype"].astype(np.intp), columns["kv_dtype"].astype(np.intp)
     stack = columns["stack"].astype(np.intp)
@@ -53,13 +54,14 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     blind = (stack == _SGLANG) & ((kernel == _FLASHINFER) | (kernel == _TRITON)) & (window > 0)  # all blocks, then a mask
     masked, window = blind & (window < kv_len), np.where(blind, 0.0, window)
     exact = visited_pairs(q_len, kv_len, window, columns["causal"] > 0)
-    edge = np.where((window > 0) & (window < kv_len), c["window_edge_tokens"], c["causal_edge_tokens"])
-    rest = (np.ceil(q_len / Q_BLOCK) * Q_BLOCK - q_len) * np.minimum(kv_len, np.where(window > 0, window + edge, kv_len))
+    q_tile, kv_tile, heads = tiles(gpu, stack, kernel, dim, q_heads / kv_heads, fp8_math)
+    edge = (q_tile + kv_tile) / 2.0 * np.where((window > 0) & (window < kv_len), c["window_edges"], c["causal_edges"])
+    rest = (np.ceil(q_len / q_tile) * q_tile - q_len) * np.minimum(kv_len, np.where(window > 0, window + edge, kv_len))
     rest = rest * np.where(q_len > 1, 1.0, kv_heads / q_heads)
-    pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, q_len * np.ceil(kv_len / KV_BLOCK) * KV_BLOCK) + c["empty_row_cost"] * rest
+    pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, q_len * np.ceil(kv_len / kv_tile) * kv_tile) + c["empty_row_cost"] * rest
     pairs = pairs * np.where(masked & (kernel == _TRITON), c["triton_mask_cost"], 1.0)
     elements = batch * q_heads * pairs
-    units = batch * np.where(q_len > 1, q_heads, kv_heads) * np.ceil(q_len / Q_BLOCK)  # one query a head: packed as in decode
+    units = batch * np.where(q_len > 1, q_heads / heads, kv_heads) * np.ceil(q_len / q_tile)  # one query a head: packed as in decode
     waves = units / sms
     filled = np.minimum(waves, 1.0)
     share = np.where(waves <= 1.0, 1.0 / filled, 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))
@@ -79,7 +81,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     reached = reached * np.where(apart, c["fp8_cache_share_fa3"], 1.0)
     tensor = share * flops / (rate * reached) * np.where(dim > 128, c["wide_head_cost"], 1.0)
     exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
-    longest = np.where(window > 0, np.minimum(kv_len, window + Q_BLOCK), kv_len)
+    longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len)
     unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
     chain = (np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) + unit_cycles * share * waves) / clock
 
@@ -89,13 +91,14 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     dram = dram_seconds(
         tokens * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, filled * sms, c["bytes_in_flight"]
     )
-    l2 = (tokens + elements / Q_BLOCK * 2.0 * dim * kv_bytes) / (gpu.l2_bytes_per_s * c["l2_rate_factor"] * filled)
+    l2 = (tokens + elements / (q_tile * heads) * 2.0 * dim * kv_bytes) / (gpu.l2_bytes_per_s * c["l2_rate_factor"] * filled)
     switched = flops * np.where(fp8_math, np.sqrt(0.5), 1.0)
     power = power_seconds(switched, joule_per_flop(gpu, c), tokens * cold, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"])
     busy = overlap(c["power_power"], overlap(c["exp_power"], tensor, exp), chain, power)
     fp8 = (kv_bytes < 2) * 1.0
     path = PATH[stack, kernel]
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path] + fp8 * stack_values(c, "fp8_launches", stack)
+    calls = calls + c["varlen_launches"] * ((kernel == _FA3) & (stack > 0))
     fixed = calls * launch_floor_s(gpu, c) + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
     rows_bytes = batch * q_len * dim * 2.0 * (q_heads + 2.0 * kv_heads)
     prepare = stack_values(c, "prepare", stack) * rows_bytes * 2.0

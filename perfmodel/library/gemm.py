@@ -103,7 +103,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     of them) and activations that do not fit; quantise: activation quantisation of fp8 and int8, one more kernel.
     Units: seconds, bytes, flop. Source: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves); stream-K,
     arXiv 2301.03598 (split-K); analytic/roofline.py and power.py. Valid: sizes of 1 to 2^31, sm_80 to sm_120.
-    Evidence: 169,000 public bf16 rows of four GPUs; `python -m perfmodel.calibrate.evaluate_operators gemm` prints the errors.
+    Evidence: 169,000 public bf16 rows of four GPUs; `perfmodel evaluate operators --operator gemm` prints the errors.
     """
     code = columns["dtype"].astype(np.intp)
     stack = columns["stack"].astype(np.intp)

@@ -27,7 +27,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
     Bytes from ops/memory.TRAFFIC; what fits in L2 is read from there; one block a row for row-wise kinds, whose reduction costs
     row_latencies DRAM latencies; arithmetic at the fp32 rate. Source: NVIDIA CUDA C++ Best Practices Guide, "Memory Optimizations".
-    Valid: 1 to 2^31 elements. Evidence: `python -m perfmodel.calibrate.evaluate_operators memory`.
+    Valid: 1 to 2^31 elements. Evidence: `perfmodel evaluate operators --operator memory`.
     """
     kind, code = columns["kind"].astype(np.intp), columns["dtype"].astype(np.intp)
     elements = columns["tokens"] * columns["hidden"]

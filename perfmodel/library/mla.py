@@ -38,7 +38,7 @@ def _terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float], 
 
     Decode bytes = b L 576 x element; tensor flop = 2 H 1088 a key, rows padded to 64; chain = KV tiles of the longest split.
     Prefill flop = 2 H 320 (or 1088) a visited pair. Units: seconds. Valid: 1 to 128 heads, kv_len 1 to 2^18.
-    Evidence: 17,800 public rows of four GPUs; `python -m perfmodel.calibrate.evaluate_operators mla_decode`.
+    Evidence: 17,800 public rows of four GPUs; `perfmodel evaluate operators --operator mla_decode`.
     """
     code, kv_code, stack, kernel = (columns[name].astype(np.intp) for name in ("dtype", "kv_dtype", "stack", "kernel"))
     kv_bytes = names.A_BYTES[kv_code]

@@ -5,36 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
-from perfmodel.library.launch import launch_floor_s, stack_values
-from perfmodel.library.names import KERNELS
+from perfmodel.library.launch import launch_floor_s
+from perfmodel.library.moe_routing import loads
+from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_moe"
 BLOCK_N = 128.0
-_TRITON = KERNELS.index("triton")
+TWO_WARP_GROUPS = 128.0  # tile rows from which a Triton kernel keeps two warp groups multiplying on sm_90
+PATHS = ("any", "vllm_triton", "vllm_cutlass", "sglang_triton", "sglang_cutlass", "trtllm")
+"""Grouped GEMM by stack: each has its own count of launches and share of the tensor rate."""
+_VLLM_TRITON, _SGLANG_TRITON = PATHS.index("vllm_triton"), PATHS.index("sglang_triton")
+_CUTLASS = ("cutlass", "flashinfer", "deepgemm", "trtllm")
 
 
-def expert_rows(columns: Mapping[str, Floats], c: Mapping[str, float]) -> tuple[Floats, Floats, Floats]:
-    """(routed rows of this GPU, experts they touch, rows of the busiest expert over the mean), expected values.
+def _path(stack: str, kernel: str) -> int:
+    """Place in PATHS; vLLM and SGLang run Triton unless a kernel says otherwise."""
+    name = f"{stack}_cutlass" if kernel in _CUTLASS else f"{stack}_triton"
+    return PATHS.index(stack if stack == "trtllm" else name) if stack in ("vllm", "sglang", "trtllm") else 0
 
-    Balanced routing deals rows out in turn: min(E, rows) experts. Skewed routing with exponent a touches E (1 - exp(-(rows / E)^g)),
-    g = 1 - a / skew_touch, and loads its busiest expert and GPU more. Source: Zipf weights; public rows of power_law_1.01 and 1.2.
+
+PATH = np.array([[_path(stack, kernel) for kernel in KERNELS] for stack in STACKS])
+
+
+def block_rows(path: npt.NDArray[np.intp], tokens: Floats, experts: Floats, mean: Floats) -> Floats:
+    """Rows of a tile. CUTLASS: the power of two over the mean load, 16 to 128; Triton kernels: the stack's default for shapes nobody tuned.
+
+    Source: get_default_config of vLLM (16, 32, 64, 128 rows up to 32, 96, 512, more tokens) and SGLang (16 up to as many tokens as
+    experts, else 64).
     """
-    local = columns["num_experts"] / columns["ep"]
-    skew = columns["skew"]
-    rows = np.maximum(columns["tokens"] * columns["top_k"] / columns["ep"], 1.0) * (
-        1.0 + np.where(columns["ep"] > 1, c["skew_load"], 0.0) * skew
-    )
-    spread = np.minimum(1.0, rows / local)
-    touched = np.where(skew > 0, local * -np.expm1(-np.power(rows / local, 1.0 - np.minimum(skew / c["skew_touch"], 0.9))), local * spread)
-    touched = np.clip(touched, 1.0, np.minimum(local, rows))
-    return rows, touched, 1.0 + skew * c["skew_peak"]
+    fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
+    vllm = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
+    sglang = np.where(tokens <= experts, 16.0, 64.0)
+    return np.where(path == _VLLM_TRITON, vllm, np.where(path == _SGLANG_TRITON, sglang, fitting))
 
 
 def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
@@ -42,21 +52,23 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
         t = floor x launches + overlap(SM, DRAM, L2)
 
-    Rows of each touched expert are padded to a tile of block_m rows (16 to 128, the power of two over the mean); SM = tensor time of the
+    Rows of each touched expert are padded to a tile of `block_rows`; SM = tensor time of the
     padded tiles over waves of 128 columns; DRAM = weights of the touched experts once and activations between the stages; L2 = weights
     once per tile row. Gated experts have 2 x inter columns in the first GEMM; fp8 adds the quantisation of both inputs.
     Source: vLLM fused_moe (moe_align_block_size), CUTLASS grouped GEMM. Valid: 1 to 2^20 tokens, 8 to 512 experts.
-    Evidence: 416,000 public rows of four GPUs; `python -m perfmodel.calibrate.evaluate_operators moe`.
+    Evidence: 416,000 public rows of four GPUs; `perfmodel evaluate operators --operator moe`.
     """
     code, stack, kernel = (columns[name].astype(np.intp) for name in ("dtype", "stack", "kernel"))
     a_bytes, b_bytes = names.A_BYTES[code], names.B_BYTES[code]
     rate = names.tensor_rates(gpu, code) * gpu.max_clock_hz / gpu.boost_clock_hz
     stage, hidden = columns["stage"], columns["hidden"]
     inter = columns["inter"] / columns["tp"]
-    rows, touched, peak = expert_rows(columns, c)
+    path = PATH[stack, kernel]
+    routed = loads(columns)
+    rows, touched = routed.total, np.maximum(routed.touched, 1.0)
     mean = rows / touched
-    block = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
-    padded = np.maximum(touched * np.ceil(mean / block) * block, rows)
+    block = block_rows(path, columns["tokens"], columns["num_experts"], mean)
+    padded = np.maximum(np.maximum(routed.tiles(block), 1.0) * block, rows)
     first = np.where(stage == 2, 0.0, inter * (1.0 + columns["gated"]))  # columns of the first GEMM
     matrix = hidden * first + np.where(stage == 1, 0.0, hidden * inter)
     sms, clock = float(gpu.sms), gpu.max_clock_hz
@@ -66,7 +78,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     grouped = warpgroup_path(gpu)
     reach = c["tensor_share_wgmma"] if grouped else c["tensor_share_mma"]
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
-    reach = np.where(grouped & (kernel == _TRITON), reach * c["triton_share"], reach) * block / (block + c["half_rows"] * cut)
+    triton = (path == _VLLM_TRITON) | (path == _SGLANG_TRITON)  # its share is of the tensor rate itself, on either tensor path
+    reach = np.where(triton, 1.0, reach) * np.array([c[f"share_{name}"] for name in PATHS])[path] * block / (block + c["half_rows"] * cut)
+    reach = np.where(grouped & triton & (block < TWO_WARP_GROUPS), reach * c["triton_share"], reach)
     reach = 1.0 - (1.0 - reach) * cut  # what the data paths cost stays, the multiplies they feed are fewer
     flops = 2.0 * padded * matrix
     tensor = share * flops / (rate * reach)
@@ -79,13 +93,21 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     dram = dram_seconds(
         (weights + acts) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
     )
-    l2 = (padded / block * matrix * b_bytes * peak + acts) / (gpu.l2_bytes_per_s * c["l2_rate_factor"])
+    l2 = (padded / block * matrix * b_bytes + acts) / (gpu.l2_bytes_per_s * c["l2_rate_factor"])
     power = power_seconds(
         flops * np.sqrt(a_bytes / 2.0), joule_per_flop(gpu, c), weights + acts, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
     )
     floor = launch_floor_s(gpu, c)
-    launches = np.where(stage > 0, 1.0, stack_values(c, "launches", stack) + np.where(names.QUANTISED[code], c["quantise_launches"], 0.0))
-    routing = np.where(stage > 0, 0.0, rows * hidden * 6.0 * c["routing_share"] / gpu.dram_bytes_per_s)
+    launches = np.where(
+        stage > 0,
+        1.0,
+        np.array([c[f"launches_{name}"] for name in PATHS])[path] + np.where(names.QUANTISED[code], c["quantise_launches"], 0.0),
+    )
+    handled = np.where(triton, columns["tokens"] * columns["top_k"], rows)  # Triton paths allot, activate and sum every routed row
+    passed = handled * (hidden * 6.0 + (first + inter) * 2.0)
+    aside = np.where(stage > 0, 0.0, c["routing_share"] * passed)
+    aside_cold = miss_share(aside, capacity, sharpness)
+    routing = aside * (aside_cold / gpu.dram_bytes_per_s + (1.0 - aside_cold) / gpu.l2_bytes_per_s)
     fixed = launches * floor + routing
     latency = fixed + overlap(c["overlap_power"], overlap(c["power_power"], tensor, power), chain, dram, l2)
     one = np.ones_like(latency)
@@ -99,6 +121,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "waves": np.log(waves),
         "rows_per_expert": np.log2(mean),
         "touched": np.log2(touched),
+        "handled": np.log(handled / rows),
+        "routing": routing / latency,
         "touched_share": touched * columns["ep"] / columns["num_experts"],
         "padding": padded / rows,
         "weights_in_l2": np.log(weights / capacity),
@@ -115,6 +139,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "dtype": code.astype(np.float64),
         "stack": stack.astype(np.float64),
         "kernel": kernel.astype(np.float64),
+        "path": path.astype(np.float64),
     }
     seconds = {"tensor": tensor, "k latency": chain, "dram": dram, "l2": l2, "power": power, "launch and routing": fixed}
     return OperatorTerms(latency, seconds, features)

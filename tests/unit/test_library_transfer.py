@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.learn import kriging
+from perfmodel.learn.boost import CORRECTION, boost
+from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import operator_terms
-from perfmodel.learn.transfer import CARD_KEY, HIDDEN, blank, known_pairs, tensor_path, visible
+from perfmodel.learn.transfer import CARD_KEY, HIDDEN, NEW_PATH_SHARE, blank, known_pairs, settled, tensor_path, tree_share, visible
 from perfmodel.library.attention_paths import PATHS
 from perfmodel.library.columns import read_operator
 from perfmodel.ops.attention import Attention
@@ -38,10 +41,11 @@ def test_interpolation_returns_what_rows_agree_on_and_ignores_one_that_does_not(
     columns = {"m": 2.0 ** rng.integers(0, 12, 80), "n": 2.0 ** rng.integers(6, 13, 80), "stack": np.ones(80), "dtype": np.zeros(80)}
     law, residual = np.log(columns["m"] * columns["n"]), np.full(80, 0.3)
     residual[7] = 3.0
-    entry = kriging.fit(columns, law, residual)
-    answer = kriging.log_ratio(entry, columns, law)
+    features = {"dram": np.zeros(80)}
+    entry = kriging.fit(columns, law, features, residual)
+    answer = kriging.log_ratio(entry, columns, law, features)
     assert np.median(answer) == pytest.approx(0.3, abs=0.03)
-    half = kriging.log_ratio(kriging.fit(columns, law, residual, 0.5), columns, law)
+    half = kriging.log_ratio(kriging.fit(columns, law, features, residual, 0.5), columns, law, features)
     np.testing.assert_allclose(half, answer / 2, atol=1e-3)
 
 
@@ -77,3 +81,32 @@ def test_every_path_has_its_launches() -> None:
 
     for law in ("library_attention_decode", "library_attention_prefill"):
         assert {f"launches_{path}" for path in PATHS} <= set(physics(law))
+
+
+def fitted_tree() -> FittedModel:
+    rng = np.random.default_rng(0)
+    features = {"a": rng.random(200), "b": rng.random(200)}
+    tree = boost(features, 0.4 * (features["a"] > 0.5), None, rounds=30, params=CORRECTION)
+    return FittedModel("t", "spec", {}, (-0.3, 0.3), tree, {}, {CARD_KEY: {"mma": [64]}})
+
+
+def test_half_of_a_tree_counts_on_a_tensor_path_that_it_never_saw() -> None:
+    model = fitted_tree()
+    assert tree_share(model.card, "sm_89") == 1.0 and tree_share(model.card, "sm_100") == NEW_PATH_SHARE
+    assert tree_share({}, "sm_100") == 1.0
+    assert settled(model, "sm_89") is model
+    half = settled(model, "sm_90")
+    assert tree_share(half.card, "sm_90") == 1.0
+    asked = {"a": np.array([0.1, 0.9]), "b": np.array([0.5, 0.5])}
+    assert model.residual is not None and half.residual is not None
+    whole, part = model.residual.log_ratio(asked, 2), half.residual.log_ratio(asked, 2)
+    np.testing.assert_allclose(part, NEW_PATH_SHARE * whole, rtol=1e-5)
+    assert abs(whole[1]) > 0.1
+
+
+def test_an_entry_of_another_version_is_refused() -> None:
+    columns = {"m": np.array([1.0, 2.0, 4.0]), "stack": np.ones(3), "dtype": np.zeros(3)}
+    law = np.log(columns["m"])
+    entry = kriging.fit(columns, law, {"dram": np.zeros(3)}, np.zeros(3))
+    with pytest.raises(InputError, match="another version"):
+        kriging.log_ratio(entry, columns, law, {})

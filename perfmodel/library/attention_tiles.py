@@ -1,0 +1,56 @@
+"""Tiles of attention prefill: how many query rows and keys a kernel handles at once, from the kernels' public code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.analytic.constants import tables
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.arch import warpgroup_path
+from perfmodel.library.names import KERNELS, STACKS
+from perfmodel.library.terms import Floats
+
+_VLLM = STACKS.index("vllm")
+_FA2 = KERNELS.index("fa2")
+_STEP = 32  # head dims are looked up in steps of 32, up to 512
+
+
+@functools.cache
+def _table(warpgroup: bool) -> npt.NDArray[np.float64]:
+    """(kernel, 8-bit multiply, paged FlashAttention-2, head_dim step, [query rows, keys, packed]) of one tensor path."""
+    known: Mapping[str, Any] = tables("attention_tiles")
+    out = np.zeros((len(KERNELS), 2, 2, 512 // _STEP, 3))
+    for index, kernel in enumerate(KERNELS):
+        for fp8 in range(2):
+            for paged in range(2):
+                names = [kernel]
+                if kernel == "trtllm":
+                    names = [f"trtllm_wgmma{'_fp8' * fp8}" if warpgroup else "trtllm_mma"]
+                elif kernel == "fa2" and paged:
+                    names = ["fa2_paged"]
+                elif kernel == "fa3" and fp8:
+                    names = ["fa3_fp8"]
+                entry = next((known[name] for name in names if name in known), known["other"])
+                for step in range(512 // _STEP):
+                    at = min(int(np.searchsorted(entry["head_dim"], (step + 1) * _STEP)), len(entry["head_dim"]) - 1)
+                    out[index, fp8, paged, step] = entry["q_rows"][at], entry["keys"][at], entry.get("packed", False)
+    return out
+
+
+def tiles(
+    gpu: GpuSpec, stack: npt.NDArray[np.intp], kernel: npt.NDArray[np.intp], head_dim: Floats, group: Floats, fp8: npt.NDArray[np.bool_]
+) -> tuple[Floats, Floats, Floats]:
+    """(query tokens, keys, query heads) of a tile of each row; `group`: query heads a KV head; `fp8`: 8-bit multiplies.
+
+    Kernels that pack hold all query heads of a KV head in one tile, and fewer tokens of each.
+    """
+    step = np.clip(np.ceil(head_dim / _STEP) - 1, 0, 512 // _STEP - 1).astype(np.intp)
+    found = _table(warpgroup_path(gpu))[kernel, fp8.astype(np.intp), ((stack == _VLLM) & (kernel == _FA2)).astype(np.intp), step]
+    rows, keys, packed = found[:, 0], found[:, 1], found[:, 2] > 0
+    heads = np.where(packed, np.minimum(group, rows), 1.0)
+    return rows / heads, keys, heads

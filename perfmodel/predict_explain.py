@@ -1,0 +1,84 @@
+"""From a prediction to its explanation: terms as shares, what a better GPU would change, and the rows and papers behind the number."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perfmodel.explanation import Explanation
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.prediction import Prediction
+from perfmodel.references import references_of
+
+BETTER = 1.1
+WORTH = 0.002  # a change that saves less is not told
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "DRAM bandwidth": ("dram_bytes_per_s",),
+    "tensor rate": ("tensor_flops",),
+    "L2 bandwidth": ("l2_bytes_per_s",),
+    "L2 size": ("l2_bytes",),
+    "SM clock": ("boost_clock_hz", "max_clock_hz", "fp32_flops", "tensor_flops"),
+    "special-function rate": ("sfu_per_clock_per_sm",),
+    "power limit": ("power_w",),
+    "link bandwidth": ("nvlink_bytes_per_s", "pcie_bytes_per_s"),
+}
+LATENCIES: Mapping[str, tuple[str, ...]] = {"memory latency": ("dram_latency_s", "l2_latency_s")}
+LAUNCH = ("launch", "launch and routing")
+
+
+def better(gpu: GpuSpec, fields: tuple[str, ...], factor: float) -> GpuSpec:
+    """The same GPU with some facts scaled."""
+    new: dict[str, Any] = {}
+    for name in fields:
+        value = getattr(gpu, name)
+        new[name] = {rate: flops * factor for rate, flops in value.items()} if isinstance(value, Mapping) else type(value)(value * factor)
+    return dataclasses.replace(gpu, **new)
+
+
+def explanation(
+    found: Prediction, *, what: str, gpu: GpuSpec, law: str, latency_of: Callable[[GpuSpec], float], card: Mapping[str, Any], named: bool
+) -> Explanation:
+    """Explain `found`. `latency_of(gpu)` is the law's latency on a changed GPU (any unit); `card` is the model's; `named`: stack given."""
+    total = found.latency_us
+    terms: list[dict[str, Any]] = [
+        {"term": t, "alone_us": us, "share": us / total} for t, us in sorted(found.terms.items(), key=lambda item: -item[1]) if us > 0
+    ]
+    now = latency_of(gpu)
+    saved = {name: 1.0 - latency_of(better(gpu, fields, BETTER)) / now for name, fields in FACTS.items()}
+    saved |= {name: 1.0 - latency_of(better(gpu, fields, 1.0 / BETTER)) / now for name, fields in LATENCIES.items()}
+    changes: list[dict[str, Any]] = [{"change": n, "faster": s} for n, s in sorted(saved.items(), key=lambda item: -item[1]) if s > WORTH]
+    second = f"; next is {terms[1]['term']} at {100 * terms[1]['share'] / terms[0]['share']:.0f} % of it" if terms[1:] else ""
+    verdict = f"bound by {found.bound}{second}."
+    if found.bound in LAUNCH:
+        verdict += " Launches bind: fewer or fused kernels help, a faster GPU hardly."
+    return Explanation(
+        title=f"{what} on {gpu.name}: {total:.4g} us, 80 % within {found.low_us:.4g} .. {found.high_us:.4g}",
+        verdict=verdict,
+        terms=terms,
+        changes=changes,
+        basis=_basis(found, card, gpu, named),
+        references=[{"title": r.title, "where": r.where} for r in references_of(law)],
+    )
+
+
+def _basis(found: Prediction, card: Mapping[str, Any], gpu: GpuSpec, named: bool) -> list[str]:
+    lines = [f"{found.tier} tier, model {found.model_id}"]
+    gpus = [str(name) for name in card.get("gpus", ())]
+    if gpus:
+        rows = f"{card['rows']} measured rows" if "rows" in card else "measured rows"
+        seen = "this GPU's own" if gpus == [gpu.name] else "this GPU's among them" if gpu.name in gpus else "none of this GPU"
+        lines.append(f"{rows} of {', '.join(gpus)} ({seen}), data {card.get('data_hash', 'unknown')}")
+    else:
+        lines.append("no measured rows: the law with its stated constants alone")
+    if found.detail.get("law_us"):
+        law_us = found.detail["law_us"]
+        lines.append(f"the law says {law_us:.4g} us, what was learnt from rows times {found.latency_us / law_us:.3f}")
+    lines.append("inside the range of those rows" if found.in_domain else "outside the range of those rows: it extrapolates")
+    factor = f"{found.high_us / found.latency_us:.2f}"
+    guess = found.tier == "spec" and not card.get("half_widths")
+    how = "a stated guess" if guess else "which covered 80 % of the rows that the model had not seen"
+    lines.append(f"interval: within a factor {factor}, {how}")
+    if not named:
+        lines.append("no stack named: the interval covers how much vLLM, SGLang, TensorRT-LLM and torch differ")
+    return lines

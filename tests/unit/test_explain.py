@@ -1,0 +1,83 @@
+"""Explanations: terms, what would change, and what a number rests on."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+
+import pytest
+
+import perfmodel as pm
+from perfmodel.cli.main import run
+from perfmodel.errors import NoAnswerError
+from perfmodel.predict_explain import better
+
+Capture = pytest.CaptureFixture[str]
+DECODE_LIKE = pm.Gemm(16, 14336, 8192)
+LARGE = pm.Gemm(8192, 8192, 8192)
+
+
+def test_a_small_gemm_waits_for_memory_and_a_large_one_does_not() -> None:
+    small, large = (pm.predict(op, "l20", stack="vllm").explain() for op in (DECODE_LIKE, LARGE))
+    assert small.terms[0]["term"] == "dram" and small.changes[0]["change"] == "DRAM bandwidth"
+    assert large.terms[0]["term"] != "dram"
+    assert large.changes[0]["change"] != "DRAM bandwidth"
+
+
+def test_terms_are_those_of_the_prediction() -> None:
+    found = pm.predict(LARGE, "h100_sxm", stack="torch")
+    for row in found.explain().terms:
+        assert row["alone_us"] == found.terms[row["term"]] and row["share"] == pytest.approx(row["alone_us"] / found.latency_us)
+
+
+def test_changes_are_what_a_changed_gpu_is_predicted_to_take() -> None:
+    gpu = pm.gpu("l20")
+    faster = better(gpu, ("dram_bytes_per_s",), 1.1)
+    assert faster.dram_bytes_per_s == pytest.approx(1.1 * gpu.dram_bytes_per_s) and faster.sms == gpu.sms
+    now, then = (pm.predict(DECODE_LIKE, spec, stack="vllm", calibration=None).detail["law_us"] for spec in (gpu, faster))
+    told = pm.predict(DECODE_LIKE, gpu, stack="vllm", calibration=None).explain().changes[0]
+    assert told["faster"] == pytest.approx(1.0 - then / now)
+
+
+def test_the_basis_names_rows_gpus_and_a_missing_stack() -> None:
+    told = "\n".join(pm.predict(LARGE, "l20").explain().basis)
+    assert "none of this GPU" in told and "no stack named" in told and "l40s" in told
+    assert "this GPU's own" in "\n".join(pm.predict(LARGE, "l40s", stack="vllm").explain().basis)
+
+
+def test_a_prediction_made_by_hand_has_no_explanation() -> None:
+    bare = dataclasses.replace(pm.predict(LARGE, "l20"), explainer=None)
+    with pytest.raises(NoAnswerError, match=r"not made by perfmodel.predict"):
+        bare.explain()
+
+
+def test_verb_prints_bars_json_and_csv(capsys: Capture) -> None:
+    words = ["explain", "gemm", "--gpu", "l20", "-m", "16", "-n", "14336", "-k", "8192"]
+    assert run(words) == 0
+    text = capsys.readouterr().out
+    assert "####" in text and "what the number rests on" in text and "arXiv" in text
+    assert run([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["terms"][0]["term"] == "dram" and told["references"]
+    assert run([*words, "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["term"] for row in rows] == [row["term"] for row in told["terms"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "attention --phase decode --batch 8 --q-len 1 --kv-len 4096 --q-heads 32 --kv-heads 8 --head-dim 128",
+        "moe --tokens 512 --hidden 4096 --inter 14336 --num-experts 8 --top-k 2",
+        "mla --phase decode --batch 8 --q-len 1 --kv-len 4096 --num-heads 16",
+        "memory --kind rmsnorm --tokens 512 --hidden 4096",
+        "all_reduce --n-gpus 8 --bytes 16MiB",
+        "gemm -m 64 -n 4096 -k 4096 --config block_m=64,block_n=128,block_k=64,num_warps=4",
+    ],
+)
+def test_every_operator_explains_itself(words: str, capsys: Capture) -> None:
+    assert run(["explain", *words.split(), "--gpu", "h100_sxm", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["terms"] and told["basis"] and told["references"] and "h100_sxm" in told["title"]

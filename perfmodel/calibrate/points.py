@@ -36,7 +36,7 @@ LEAST_US = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What could be timed of one part: a table of points, the prior's law of each, the half-width of the prior's 80 % interval (log) and the cost (s) of each."""
+    """What could be timed of one part: points, the prior's law of each, half-width of its 80 % interval (log), cost (s)."""
 
     part: str
     frame: Any

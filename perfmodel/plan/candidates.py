@@ -15,12 +15,6 @@ from perfmodel.plan.parallel import Parallel, refusals
 from perfmodel.units import GIB
 
 LARGEST_ENGINE = 64  # GPUs
-_RATES = {
-    "fp8": "fp8",
-    "fp8_block": "fp8",
-    "int8": "int8",
-    "nvfp4": "fp4",
-}  # types that need tensor cores of their own; others widen to 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +59,6 @@ def candidates(
         spec = load_model(model, quantization, assume_dense)
         for name in gpus:
             gpu = find_gpu(name)
-            if reason := _no_cores(spec, gpu):
-                out.append(Rejected(gpu.name, Parallel(), quantization, reason))
-                continue
             host = node("auto", gpu)
             for parallel in shapes(spec, min(largest_engine, LARGEST_ENGINE), host.gpus):
                 reason = _refused(spec, gpu, parallel, stack, host.gpus, host.nic_bytes_per_s > 0)
@@ -109,13 +100,6 @@ def shapes(model: ModelSpec, largest: int, per_node: int) -> Iterator[Parallel]:
     if not moe:
         grid = [Parallel(p.tp, p.pp) for p in grid]
     yield from sorted(dict.fromkeys(grid), key=lambda p: (p.gpus, p.pp, p.dp, p.ep))
-
-
-def _no_cores(model: ModelSpec, gpu: GpuSpec) -> str:
-    rate = _RATES.get(model.weight_dtype)
-    if rate and rate not in gpu.tensor_flops:
-        return f"{gpu.name} has no {rate} tensor cores for {model.weight_dtype} weights"
-    return ""
 
 
 def _refused(model: ModelSpec, gpu: GpuSpec, parallel: Parallel, stack: str, per_node: int, network: bool) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.constants import constant_values
-from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.node import node
@@ -20,8 +19,8 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.memory import MemoryLedger, kv_bytes_per_request, memory_ledger
-from perfmodel.plan.model import OPERATOR_DTYPE, ModelSpec, load_model
-from perfmodel.plan.operators import weight_dtype
+from perfmodel.plan.model import ModelSpec, load_model
+from perfmodel.plan.operators import widened
 from perfmodel.plan.overhead import Overhead, overhead
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.serving_step import ServingStep
@@ -213,7 +212,7 @@ def _answer(
         per_s = copies * len(trace.isl) / span
     notes = []
     d = step.table.deployment
-    if wide := sorted({t for layer in d.model.layers for t in (layer.attention_dtype, layer.mlp_dtype) if _widened(t, d.gpu)}):
+    if wide := sorted({t for layer in d.model.layers for t in (layer.attention_dtype, layer.mlp_dtype) if widened(t, d.gpu)}):
         notes.append(f"{d.gpu.name} has no tensor cores for {', '.join(wide)}: weights are widened on the way in, as Marlin kernels do")
     waited = float(np.mean(trace.ttft_s)) / max(float(np.mean(trace.e2e_s)), 1e-12)
     if rate is not None and per_s < 0.97 * rate:
@@ -252,11 +251,6 @@ def _answer(
         preemptions=trace.preemptions,
         notes=tuple(notes),
     )
-
-
-def _widened(name: str, gpu: GpuSpec) -> bool:
-    """Whether weights of this type are stored narrower than the GPU can multiply."""
-    return parse_dtype(OPERATOR_DTYPE.get(name) or name).name != weight_dtype(name, gpu)
 
 
 def _ms(step: ServingStep, sequences: int, kv_len: float) -> dict[str, float]:

@@ -4,7 +4,7 @@
 
 Each set of values below is scored on every published run of the stack. "fitted" is the set that is best over all runs; "left out" gives
 each run the set that is best over the others. The score is the mean of |predicted / measured - 1| of TPOT, and of throughput where a run
-has no TPOT; runs count alike.
+has no TPOT; over runs its geometric mean counts, so that a run nothing explains does not decide.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ def main() -> None:
     arguments = parser.parse_args()
     table = errors(arguments.stack, arguments.rows)
     print(table.round(3).to_string())
-    best = str(table.mean().idxmin())
-    print(f"fitted: {best}: mean over runs {table[best].mean():.3f}")
+    best = str(np.log(table).mean().idxmin())
+    print(f"fitted: {best}: geometric mean over runs {np.exp(np.log(table[best]).mean()):.3f}")
     missed = []
     for run, own in table.iterrows():
         rest = table.drop(index=[run])
-        others = str(rest.mean().idxmin()) if len(rest) else best
+        others = str(np.log(rest).mean().idxmin()) if len(rest) else best
         missed.append(float(own[others]))
         print(f"left out {run}: {missed[-1]:.3f} with {others} (fitted {float(own[best]):.3f})")
-    print(f"left out: mean over runs {np.mean(missed):.3f}")
+    print(f"left out: geometric mean over runs {np.exp(np.mean(np.log(missed))):.3f}")
 
 
 if __name__ == "__main__":

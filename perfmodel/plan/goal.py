@@ -10,6 +10,8 @@ from perfmodel.errors import InputError
 from perfmodel.ops.check import size
 from perfmodel.plan.prices import Price
 
+MOST_GPUS = 1024
+"""Of each kind of GPU, where only traffic bounds them."""
 OBJECTIVES = ("auto", "gpus", "cost", "throughput")
 
 

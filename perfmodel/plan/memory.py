@@ -16,7 +16,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
 from perfmodel.plan.model import ModelSpec, load_model
-from perfmodel.plan.parallel import Parallel, stage_layers
+from perfmodel.plan.parallel import Parallel, refusals, stage_layers
 from perfmodel.plan.weights import weight_bytes
 from perfmodel.units import GIB, MIB
 
@@ -118,6 +118,8 @@ def memory_ledger(
         raise InputError(f"stack {stack!r}: the memory of {', '.join(STACKS)} is known")
     spec, card = load_model(model, quantization), find_gpu(gpu)
     parallel = Parallel(tensor_parallel_size, pipeline_parallel_size, expert_parallel_size, data_parallel_size)
+    for reason in refusals(spec, parallel, stack):
+        raise InputError(f"{spec.name} on {parallel}: {reason}")
     kv_dtype = kv_type(kv_cache_dtype, spec)
     chunk, most = default_limits(card)
     tokens = chunk if max_num_batched_tokens is None else size("max_num_batched_tokens", max_num_batched_tokens)

@@ -50,6 +50,11 @@ def weight_dtype(name: str, gpu: GpuSpec) -> str:
     return found.name
 
 
+def widened(name: str, gpu: GpuSpec) -> bool:
+    """Whether weights of this type are stored narrower than the GPU can multiply."""
+    return parse_dtype(OPERATOR_DTYPE.get(name) or name).name != weight_dtype(name, gpu)
+
+
 def token_operators(book: Book, owner: int, d: Deployment, tokens: Floats) -> None:
     """Everything whose time depends on how many tokens a GPU's attention rank steps with, and on nothing else."""
     at = np.arange(len(tokens))

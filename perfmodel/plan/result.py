@@ -18,6 +18,7 @@ from perfmodel.plan.goal import Goal
 from perfmodel.plan.memory import MemoryLedger
 from perfmodel.plan.model import ModelSpec
 from perfmodel.plan.operating import Curve
+from perfmodel.plan.operators import widened
 from perfmodel.plan.parallel import Parallel
 from perfmodel.plan.prices import Price
 
@@ -246,6 +247,8 @@ class Plan:
         spec = sorted({engine.gpu.name for engine, curve in self.engines if curve.tier == "spec"})
         if spec:
             lines.append(f"spec tier: nothing was ever measured on {', '.join(spec)}; calibrate before you buy")
+        wide = sorted({(e.gpu.name, e.model.weight_dtype) for e, _ in self.engines if widened(e.model.weight_dtype, e.gpu)})
+        lines += [f"{gpu} has no tensor cores for {kind}: weights are widened on the way in, as Marlin kernels do" for gpu, kind in wide]
         used = sorted(name for name, price in self.prices.items() if price.example)
         if used:
             lines.append(f"prices of {', '.join(used)} are examples ({self.prices[used[0]].date}), not quotes: pass your own with prices=")

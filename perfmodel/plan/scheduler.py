@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
-
-LARGE_GPU_BYTES = 70 * 2**30
+from perfmodel.plan.memory import default_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,8 @@ def default_scheduler(stack: str, gpu: GpuSpec) -> Scheduler:
     tokens, 2048 sequences, the whole output reserved (GUARANTEED_NO_EVICT).
     """
     if stack == "vllm":
-        large = gpu.dram_bytes >= LARGE_GPU_BYTES and "a100" not in gpu.name
-        return Scheduler(8192, 1024, True, True, 0.0) if large else Scheduler(2048, 256, True, True, 0.0)
+        tokens, sequences = default_limits(gpu)
+        return Scheduler(tokens, sequences, True, True, 0.0)
     if stack == "sglang":
         return Scheduler(8192, 2048, True, False, 0.5)
     if stack == "trtllm":

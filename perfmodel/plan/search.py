@@ -15,7 +15,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
 from perfmodel.plan.candidates import Candidate, Rejected, candidates, context
-from perfmodel.plan.goal import Goal, goal
+from perfmodel.plan.goal import MOST_GPUS, Goal, goal
 from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.operating import Curve, curves
 from perfmodel.plan.prices import Price
@@ -27,7 +27,6 @@ from perfmodel.plan.step import CalibrationLike
 
 BATCHES = tuple(sorted({round(2 ** (i / 8)) for i in range(89)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
 DEFAULT_GPUS = 8  # of each kind, where neither a number of GPUs nor traffic is given
-MOST_GPUS = 1024  # of each kind, where only traffic bounds them
 REPLICAS_LOOKED_AT = 12  # counts of engines from the fewest that carry the traffic on
 HOUR_S = 3600.0
 

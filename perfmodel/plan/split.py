@@ -8,7 +8,7 @@ from typing import Any
 
 from perfmodel.hw.node import node
 from perfmodel.plan.candidates import Candidate
-from perfmodel.plan.goal import Goal
+from perfmodel.plan.goal import MOST_GPUS, Goal
 from perfmodel.plan.handover import hand_over_s
 from perfmodel.plan.operating import Curve
 from perfmodel.plan.prices import Price
@@ -139,7 +139,7 @@ def _counts(
             return None
         x, y = found
         groups = math.ceil(rate / min(made * y, taken * x))
-    fits = wanted.total_gpus is None or groups * (x * prefill_gpus + y * decode_gpus) <= wanted.total_gpus
+    fits = groups * (x * prefill_gpus + y * decode_gpus) <= (wanted.total_gpus or MOST_GPUS)
     return (x, y, groups) if fits else None
 
 

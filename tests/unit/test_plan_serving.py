@@ -208,6 +208,21 @@ def test_a_public_run_of_a_whole_model_on_a_gpu_that_was_never_measured():
     assert decode == pytest.approx(50.97e-3, rel=0.08)
 
 
+def test_what_depends_on_the_version_of_a_stack():
+    assert overhead("trtllm", "0.17").eager_layer_s < 0.2 * overhead("trtllm").eager_layer_s
+    assert overhead("trtllm", "1.2.0rc6") == overhead("trtllm")
+    early, late = (build_tables([deployment("Qwen3-32B", "trtllm", "fp8", version=version)])[0] for version in ("1.0.0rc3", "1.0"))
+    assert early.tokens_s(16) > late.tokens_s(16)  # quantisation is a kernel of its own
+
+
+def test_default_rules_by_card():
+    assert (VLLM.token_budget, VLLM.max_sequences) == (8192, 1024)
+    small = default_scheduler("vllm", pm.gpu("l20"))
+    assert (small.token_budget, small.max_sequences) == (2048, 256)
+    with pytest.raises(InputError, match="max_num_batched_tokens"):
+        VLLM.limited(-1, None)
+
+
 # Estimates
 
 ASK = {"isl": 1000, "osl": 200, "concurrency": 16}

@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def even_tiles(tokens: Any, top_k: Any, num_experts: Any, block_m: Any) -> Floats:
-    """Tiles of `block_m` rows when the tokens x top_k rows are dealt out to the experts in turn: each gets as many as any other, or one more.
+    """Tiles of `block_m` rows when the tokens x top_k rows are dealt out to the experts in turn: each gets as many as any, or one more.
 
     With rows = q E + b: b ceil((q + 1) / block_m) + (E - b) ceil(q / block_m).
     """

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from perfmodel.calibrate.crossfit import crossfit
-from perfmodel.cli import collectives, options, output
+from perfmodel.cli import collectives, evaluate_kernels, options, output
 from perfmodel.cli.progress import Progress
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
@@ -20,6 +20,7 @@ from perfmodel.predict import predict_configs
 
 app = options.verb("Score rankings against measured sweeps, beside baselines.")
 collectives.add_evaluation(app)
+evaluate_kernels.add_to(app)
 
 
 @app.command()

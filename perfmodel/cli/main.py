@@ -19,6 +19,7 @@ VERBS = {
     "predict": "predict one operator, or one Triton config, on a GPU",
     "tune": "time only the best-ranked configs on this machine's GPU and remember the answer",
     "measure": "time collectives on this machine's GPUs, as rows that calibrate reads",
+    "export": "write tuned configs as vLLM, SGLang and Inductor load them, for a GPU that is not there",
     "store": "show, export and import what was timed",
     "calibrate": "correct the model of a GPU with measured rows",
     "evaluate": "score rankings and collectives against measured rows, beside baselines",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from perfmodel.cli import options, output
+from perfmodel.cli import options, output, rank_file
 from perfmodel.cli.operators import add_operator
 from perfmodel.kernels import config_columns
 from perfmodel.predict import Operator, op_sizes
@@ -14,6 +14,7 @@ from perfmodel.tune.rank import Ranking
 from perfmodel.tune.rank import rank as rank_configs
 
 app = options.verb("Rank Triton configs for a problem by predicted latency; needs no GPU.")
+rank_file.add_to(app)
 
 _SHORT = {"group_m": "group", "split_k": "split", "num_splits": "splits", "num_warps": "warps", "num_stages": "stages"}
 Pruned = Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")]

@@ -63,6 +63,23 @@ def import_(paths: Annotated[list[Path], typer.Argument(help="Files that `store 
             print(f"perfmodel: {path}: {new} new runs, {known} already there", file=sys.stderr)
 
 
+@app.command("import-autotune")
+def import_autotune(
+    paths: Annotated[list[Path], typer.Argument(help="KERNEL.autotune.json files of Triton's cache.")],
+    gpu: options.Gpu,
+    keys: Annotated[str, typer.Option("--keys", metavar="M,N,K", help="Names of the whole numbers in the autotuner's key, in order.")] = "",
+    store: options.StoreFile = None,
+) -> None:
+    """Add what Triton's own autotuner timed and cached; the files do not say on which GPU."""
+    from perfmodel.tune.imports import read_autotune
+
+    names = [name.strip() for name in keys.split(",") if name.strip()]
+    files = [(path, read_autotune(path, gpu=gpu, keys=names)) for path in paths]
+    with Store(store) as book:
+        for path, runs in files:
+            print(f"perfmodel: {path}: {book.add(runs)} of {len(runs)} runs added", file=sys.stderr)
+
+
 def flat(run: Run) -> dict[str, Any]:
     """One flat row of a run."""
     key = {name: getattr(run.key, name) for name in ("kernel", "sizes", "dtype", "gpu", "driver", "triton", "torch", "source_hash")}

@@ -18,7 +18,7 @@ from typing import Any
 
 from perfmodel.errors import InputError, unknown_name
 
-_SHARED = ("attention", "configs", "facts", "terms", "tiled")
+_SHARED = ("anykernel", "attention", "configs", "facts", "terms", "tiled")
 FAMILIES = tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _SHARED))
 
 

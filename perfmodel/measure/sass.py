@@ -76,9 +76,14 @@ def _run(tool: str, options: list[str], cubin: bytes) -> str:
     return done.stdout + done.stderr
 
 
+def listing(cubin: bytes) -> str:
+    """Nvdisasm's listing of the kernel in a cubin."""
+    return _run("nvdisasm", ["-c", "-ndf"], cubin)
+
+
 def disassemble(cubin: bytes) -> Code:
     """Disassemble the kernel in a cubin."""
-    return parse(_run("nvdisasm", ["-c"], cubin))
+    return parse(listing(cubin))
 
 
 def parse(text: str) -> Code:

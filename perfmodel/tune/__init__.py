@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.tune.rank import Ranking, rank
 
 if TYPE_CHECKING:
+    from perfmodel.tune.kernel_rank import KernelRanking, rank_kernel
+    from perfmodel.tune.listener import listen, record
     from perfmodel.tune.profile import Candidate, TuneResult, tune
     from perfmodel.tune.store import Store
     from perfmodel.tune.triton_hook import prune
 
-__all__ = ["Candidate", "Ranking", "Store", "TuneResult", "prune", "rank", "tune"]
+__all__ = [
+    "Candidate", "KernelRanking", "Ranking", "Store", "TuneResult", "listen", "prune", "rank", "rank_kernel", "record", "tune",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +24,14 @@ def __getattr__(name: str) -> Any:
         from perfmodel.tune import profile
 
         return getattr(profile, name)
+    if name in ("KernelRanking", "rank_kernel"):
+        from perfmodel.tune import kernel_rank
+
+        return getattr(kernel_rank, name)
+    if name in ("listen", "record"):
+        from perfmodel.tune import listener
+
+        return getattr(listener, name)
     if name == "prune":
         from perfmodel.tune.triton_hook import prune
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from perfmodel.errors import NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import config_columns, family_for, kernel_family
@@ -19,6 +20,8 @@ from perfmodel.predict import CalibrationLike, ConfigPredictions, Operator, op_s
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from perfmodel.tune.kernel_rank import KernelRanking
 
 TWIN_PENALTY = 0.05  # about the model's own error on held-out shapes
 
@@ -104,6 +107,7 @@ class Ranking:
         return self.configs.take(best).rows()
 
 
+@overload
 def rank(
     op: Operator,
     gpu: str | GpuSpec,
@@ -112,13 +116,38 @@ def rank(
     configs: Any = None,
     top_k: int | None = None,
     calibration: CalibrationLike = "auto",
-) -> Ranking:
+) -> Ranking: ...
+
+
+@overload
+def rank(op: Any, gpu: str | GpuSpec, *, kernel: Callable[..., Any] | object, configs: Any = None, **call: Any) -> KernelRanking: ...
+
+
+def rank(
+    op: Any,
+    gpu: str | GpuSpec,
+    *,
+    kernel: Any = None,
+    configs: Any = None,
+    top_k: int | None = None,
+    calibration: CalibrationLike = "auto",
+    **call: Any,
+) -> Ranking | KernelRanking:
     """Rank Triton configs for `op` on `gpu` by predicted latency.
 
     configs None ranks the kernel's own space; a list of mappings, a DataFrame or a list of triton.Config ranks those, under any usual
     spelling of the fields, for somebody else's kernel of the same kind. Configs that cannot run or are dominated are pruned with a
     reason; soft reasons are ignored when they would leave nothing. Raises InputError for bad input, NoAnswerError when no config fits.
+
+    kernel may be any @triton.jit function: then its configs are compiled for the GPU and ranked from their machine code, for one call
+    described by op (an operator, or argument names and numbers), grid=, arguments= and trip_count= (see kernel_rank.rank_kernel).
     """
+    if kernel is not None and not isinstance(kernel, str):
+        from perfmodel.tune.kernel_rank import rank_kernel
+
+        return rank_kernel(op, gpu, kernel, configs=configs, top_k=top_k, **call)
+    if call:
+        raise InputError(f"{', '.join(call)} describe a call of a kernel of your own: give that kernel as kernel=")
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     limit = None if top_k is None else size("top_k", top_k)
     name = kernel or family_for(op)

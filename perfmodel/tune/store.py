@@ -153,6 +153,14 @@ class Store:
         with self._errors():
             return [_run(row) for row in self._db.execute(query, (*key.values(), role))]
 
+    def of_kernel(self, kernel: str, source_hash: str, gpu: str) -> list[Run]:
+        """The newest good run of each config of one kernel source on one GPU, whatever the driver and the versions."""
+        query = (
+            f"SELECT {', '.join(_COLUMNS)} FROM latest WHERE kernel = ? AND source_hash = ? AND gpu = ? AND status = 'ok' ORDER BY at, id"
+        )
+        with self._errors():
+            return [_run(row) for row in self._db.execute(query, (kernel, source_hash, gpu))]
+
     def best(self) -> list[Run]:
         """The fastest config of every key, by kernel, GPU and sizes."""
         return self._select("best ORDER BY kernel, gpu, dtype, sizes, at")

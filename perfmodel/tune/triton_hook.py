@@ -10,24 +10,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import InputError
+from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
+from perfmodel.learn.calibration import Calibration, load_calibration, resolve
 from perfmodel.ops import Gemm
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike
+from perfmodel.tune.autotuner import calling, first_dtype, numbers
 from perfmodel.tune.rank import rank
 
 _USUAL = {"m": ("m", "size_m", "num_rows", "rows"), "n": ("n", "size_n", "num_cols", "cols"), "k": ("k", "size_k", "hidden")}
+ANY = "auto"
 Prune = Callable[..., list[Any]]
 
 
 def prune(
     *,
-    kernel: str = "gemm",
+    kernel: Any = "gemm",
     top_k: int = 8,
     gpu: str | GpuSpec | None = None,
     sizes: Mapping[str, str] | None = None,
@@ -37,26 +42,26 @@ def prune(
 ) -> dict[str, Prune]:
     """What `prune_configs_by` takes: keeps the `top_k` configs that the model ranks first, near twins held back.
 
+    kernel: a family ("gemm"), or "auto" (or the @triton.jit function itself) for any kernel, which is then compiled for the GPU and
+    ranked from its machine code: the first call of a key compiles, later processes find the result on disk.
     sizes: kernel argument names of m, n and k ({"m": "M_total"}); fields: config keyword of each field ({"block_m": "TILE_ROWS"});
     dtype: the operands' type; each is guessed where left out (M, N, K; BLOCK_M, BLOCK_SIZE_M, BM ...; the first tensor's type).
-    gpu: the current CUDA device where left out. top_k = 1 leaves one config, which current Triton runs without any timing.
-    The same arguments give the same choice on every rank. Raises InputError here, at decoration, for an unknown kernel or GPU and a
-    top_k that is not a whole number of 1 or more.
+    gpu: the current CUDA device where left out. top_k = 1 leaves one config, which Triton from 3.8 on runs without any timing.
+    The same arguments give the same choice on every rank. Raises InputError here, at decoration, for an unknown kernel or GPU, a
+    top_k that is not a whole number of 1 or more, and sizes, fields, dtype or calibration that cannot be.
     """
     count = size("top_k", top_k)
-    kernel_family(kernel)
-    known = None if gpu is None else find_gpu(gpu)
+    known = gpu if gpu is None or isinstance(gpu, GpuSpec) else find_gpu(gpu)
+    choose = _any_kernel(kernel, count, sizes, fields, dtype, calibration)
+    if choose is None:
+        _check(kernel, sizes, fields, dtype, calibration, known)
+        choose = _family(kernel, count, sizes or {}, fields or {}, dtype, calibration)
     state: dict[str, Any] = {"gpu": known, "warned": False}
 
     def early_config_prune(configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
         try:
-            arguments = {**named_args, **kwargs}
-            op = Gemm(**_sizes(arguments, sizes or {}), dtype=dtype or _dtype(arguments))
             spec = state["gpu"] = state["gpu"] or _current_gpu()
-            rows = [_fields(config, fields or {}) for config in configs]
-            ranking = rank(op, spec, kernel=kernel, configs=rows, calibration=calibration)
-            positions = ranking.legal_positions
-            return [configs[positions[i]] for i in ranking.shortlist(count)]
+            return [configs[i] for i in choose(configs, {**named_args, **kwargs}, spec, calling())] or list(configs)
         except Exception as error:  # a launch of the user's must not fail over a hint
             if not state["warned"]:
                 state["warned"] = True
@@ -64,6 +69,108 @@ def prune(
             return list(configs)
 
     return {"early_config_prune": early_config_prune}
+
+
+Choose = Callable[[Sequence[Any], Mapping[str, Any], GpuSpec, Any], list[int]]
+"""Places of the configs to time, from the whole list, the call's arguments, the GPU and Triton's Autotuner (None where it is not known)."""
+
+
+def _family(
+    kernel: str, count: int, sizes: Mapping[str, str], fields: Mapping[str, str], dtype: str | None, calibration: CalibrationLike
+) -> Choose:
+    def choose(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> list[int]:
+        op = Gemm(**_sizes(arguments, sizes), dtype=dtype or _dtype(arguments))
+        rows = [_fields(config, fields) for config in configs]
+        ranking = rank(op, spec, kernel=kernel, configs=rows, calibration=calibration)
+        chosen = [int(ranking.legal_positions[i]) for i in ranking.shortlist(count)]
+        best = _best_measured(configs, arguments, spec, tuner)
+        return chosen if best is None or best in chosen else [best, *chosen[: count - 1]]
+
+    return choose
+
+
+def _any_kernel(kernel: Any, count: int, sizes: object, fields: object, dtype: object, calibration: CalibrationLike) -> Choose | None:
+    """How to choose for a kernel without a family; None for a family's name."""
+    if isinstance(kernel, str) and kernel != ANY:
+        return None
+    given = [n for n, v in (("sizes", sizes), ("fields", fields), ("dtype", dtype)) if v is not None]
+    if given:
+        raise InputError(f"{', '.join(given)} belong to a kernel family; kernel={ANY!r} reads the call itself")
+    if calibration not in ("auto", None):
+        raise InputError("a calibration belongs to a kernel family; any other kernel is ranked from its machine code alone")
+    from perfmodel.measure.kernel_call import jit_function
+
+    if not isinstance(kernel, str):
+        jit_function(kernel)
+
+    def choose(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> list[int]:
+        from perfmodel.tune.kernel_rank import rank_kernel
+        from perfmodel.tune.listener import listening
+
+        function = kernel if not isinstance(kernel, str) else None if tuner is None else tuner.fn
+        if function is None:
+            raise InputError("cannot tell which kernel is being tuned: pass the @triton.jit function as kernel=")
+        if "grid" not in arguments:
+            raise InputError("the launch has no grid")
+        own = {k: v for k, v in arguments.items() if k in jit_function(function)[0].arg_names}
+        found = rank_kernel(None, spec, function, grid=arguments["grid"], configs=configs, arguments=own, store=listening())
+        return [r.position for r in found.ranked[:count]]
+
+    return choose
+
+
+def _check(
+    kernel: Any,
+    sizes: Mapping[str, str] | None,
+    fields: Mapping[str, str] | None,
+    dtype: str | None,
+    calibration: CalibrationLike,
+    gpu: GpuSpec | None,
+) -> None:
+    """Raise InputError for what could only fail later, inside a launch."""
+    family = kernel_family(kernel)
+    if kernel != "gemm":
+        raise InputError(f"pm.prune reads the arguments of gemm kernels; for a kernel like {kernel} use kernel={ANY!r}")
+    _check_names("sizes", sizes, family.SIZES)
+    _check_names("fields", fields, family.COLUMNS)
+    if dtype is not None:
+        rate = family.rate_of(parse_dtype(dtype).name)
+        if gpu is not None:
+            gpu.tensor_rate(rate)
+    if calibration is None or calibration == "auto":
+        return
+    if not isinstance(calibration, str | Path | Calibration):
+        raise InputError(f"calibration must be 'auto', None, a folder or a Calibration, got {calibration!r}")
+    if gpu is not None:
+        resolve(gpu, f"kernel_{kernel}", calibration)
+    elif not isinstance(calibration, Calibration):
+        load_calibration(calibration)
+
+
+def _check_names(what: str, names: object, known: Sequence[str]) -> None:
+    """`names` maps some of `known` to the kernel's own names."""
+    if names is None:
+        return
+    if not isinstance(names, Mapping) or not all(isinstance(own, str) for own in names.values()):
+        raise InputError(f"{what} is {names!r}: expected {{{known[0]!r}: 'name in the kernel'}}")
+    for name in names:
+        if name not in known:
+            raise unknown_name(f"name in {what}", name, known)
+
+
+def _best_measured(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> int | None:
+    """Place of the fastest config that was timed before on this problem, where a listener keeps timings; None without any."""
+    from perfmodel.tune.listener import listening, measured
+
+    if listening() is None or tuner is None:
+        return None
+    from perfmodel.measure.kernel_call import config_fields, jit_function
+
+    timed = measured(jit_function(tuner)[0], numbers(arguments), spec.full_name, listening())
+    if not timed:
+        return None
+    best = min(timed, key=lambda pair: pair[1])[0]
+    return next((i for i, config in enumerate(configs) if config_fields(config) == best), None)
 
 
 def _sizes(arguments: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int]:
@@ -85,11 +192,10 @@ def _sizes(arguments: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
 
 def _dtype(arguments: Mapping[str, Any]) -> str:
     """Element type of the first tensor among the arguments."""
-    for value in arguments.values():
-        kind = getattr(value, "dtype", None) or getattr(getattr(value, "base", None), "dtype", None)
-        if kind is not None:
-            return str(kind).removeprefix("torch.")
-    raise InputError("no tensor among the kernel's arguments to read the element type from: pass dtype=")
+    found = first_dtype(arguments)
+    if found is None:
+        raise InputError("no tensor among the kernel's arguments to read the element type from: pass dtype=")
+    return found
 
 
 def _fields(config: Any, names: Mapping[str, str]) -> dict[str, Any]:

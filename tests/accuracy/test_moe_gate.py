@@ -2,8 +2,8 @@
 
 Near-best: of a quarter of the public problems (A100, A40, L40, H20), how often a config within 1 % of the best or in the first three is
 among our first 8; rows were dealt out evenly there. Where all weights fit in L2 those kernels ran from it, while this model is of cold
-weights: such problems are counted apart. Tuned: place of the config that vLLM or SGLang ships in the ranked space, and how much slower than our
-first choice the model takes it to be.
+weights: such problems are counted apart. Tuned: place of the config that vLLM or SGLang ships in the ranked space, and how much slower
+than our first choice the model takes it to be.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_parallel_shares() -> None:
     [
         (
             lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6, distribution="power_law_1.2"), "h200"),
-            "modelled for balanced and for random routing",
+            "for balanced and for random routing",
         ),
         (lambda: pm.rank(pm.MoE(8, 2048, 120, 64, 6), "h200"), "needs inter a multiple of 16 on each GPU, got 120"),
         (lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6, dtype="int4_wo"), "h200"), "unknown dtype of the Triton fused-MoE kernels"),

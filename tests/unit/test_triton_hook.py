@@ -85,7 +85,7 @@ def test_a_new_key_is_cheap():
     pruned(by, ARGUMENTS)
     times = []
     for m in range(100, 130):
-        began = time.perf_counter()
+        began = time.process_time()
         pruned(by, {**ARGUMENTS, "M": m})
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     assert sorted(times)[len(times) // 4] < 0.006  # 2 ms on an idle core

@@ -26,6 +26,7 @@ from perfmodel.kernels import gemm, tiled
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Floats, Rule, Terms
+from perfmodel.ops import MoE
 from perfmodel.ops.moe import skew, touched_experts
 
 NAME = "fused_moe"
@@ -35,6 +36,7 @@ SIZES = ("tokens", "hidden", "inter", "num_experts", "top_k", "random")
 FLAGS = ("random",)
 ALIASES = {"hidden": ("hidden_size", "H"), "inter": ("inter_size", "N"), "num_experts": ("E",), "tokens": ("M",), "top_k": ("topk",)}
 DEFAULTS = {"random": 1}
+ARGUMENTS = {"tokens": ("tokens", "num_tokens"), "hidden": ("hidden", "hidden_size"), "num_experts": ("num_experts",), "top_k": ("top_k",)}
 REQUIRED = ("block_m", "block_n", "block_k")
 COLUMNS = (*REQUIRED, "group_m", "num_warps", "num_stages")
 TWINS = ("block_m", "block_n")
@@ -52,6 +54,11 @@ _STAGES = (2, 3, 4, 5)
 def computes(op: Any) -> bool:
     """Whether the operator is a mixture of experts."""
     return bool(op.kind == "moe")
+
+
+def operator(dtype: str, random: int, **sizes: int) -> MoE:
+    """The MoE of these sizes on one GPU."""
+    return MoE(**sizes, dtype=dtype, distribution="random" if random else "balanced")
 
 
 def sizes_of(op: Any) -> dict[str, int]:

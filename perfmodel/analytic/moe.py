@@ -10,6 +10,17 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 
+def even_tiles(tokens: Any, top_k: Any, num_experts: Any, block_m: Any) -> Floats:
+    """Tiles of `block_m` rows when the tokens x top_k rows are dealt out to the experts in turn: each gets as many as any, or one more.
+
+    With rows = q E + b: b ceil((q + 1) / block_m) + (E - b) ceil(q / block_m).
+    """
+    rows, e, b = (np.asarray(x, dtype=np.float64) for x in (np.multiply(tokens, top_k), num_experts, block_m))
+    each = np.floor(rows / e)
+    more = rows - each * e
+    return np.asarray(more * np.ceil((each + 1.0) / b) + (e - more) * np.ceil(each / b), dtype=np.float64)
+
+
 def padded_tiles(tokens: Any, top_k: Any, num_experts: Any, block_m: Any) -> Floats:
     """Expected tiles of `block_m` rows when each expert's rows are padded to whole tiles and tokens choose top_k experts at random.
 

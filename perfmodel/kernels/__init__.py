@@ -1,11 +1,11 @@
 """Tunable kernel families: the configuration space, the rules with reasons and the physical terms of each, one file a family.
 
 A family is a module of this package with a namesake in measure/kernels/. It says, in constants: NAME; SIZES of its problem, FLAGS
-among them that may be 0, ALIASES of other people's column names and DEFAULTS; VARIANTS of its code (the first is the ordinary kernel)
-and PLAIN, the name for somebody else's kernel of that form; config COLUMNS, the REQUIRED ones among them, and TWINS, the columns whose
-equality makes two configs near twins; BINARY, what decides the machine code, and FIXED, what else the compiler is told. In functions:
-computes and sizes_of an operator, rate_of a dtype, space, portable_space and binaries, code_of (the BINARY columns), formula (facts
-without compiling), rules, terms.
+among them that may be 0, ALIASES of other people's columns, ARGUMENTS of their kernels, DEFAULTS; VARIANTS of its code (the first is
+the ordinary kernel) and PLAIN, the name for somebody else's kernel of that form; config COLUMNS, the REQUIRED ones among them, and TWINS,
+the columns whose equality makes two configs near twins; BINARY, what decides the machine code, and FIXED, what else the compiler is told.
+In functions: computes, operator and sizes_of an operator, rate_of a dtype, space, portable_space and binaries, code_of (the BINARY
+columns), formula (facts without compiling), rules, terms.
 """
 
 from __future__ import annotations

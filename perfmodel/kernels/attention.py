@@ -20,6 +20,14 @@ from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Floats, Rule
 
 DTYPES = {"bf16": 2, "fp16": 2}
+ARGUMENTS = {
+    "batch": ("batch", "z", "bs", "b"),
+    "kv_len": ("kv_len", "seqlen_k", "n_ctx_k", "n_ctx", "seqlen", "seq_len", "seq"),
+    "q_heads": ("q_heads", "num_heads", "n_heads", "heads", "h"),
+    "kv_heads": ("kv_heads", "num_kv_heads", "h_kv", "num_heads", "heads", "h"),
+    "head_dim": ("head_dim", "block_dmodel", "head_size", "hd", "d"),
+}
+"""Usual names of a kernel's arguments, the likeliest first; a kernel with one count of heads has as many of both."""
 LEAST_ROWS = 16  # rows of the smallest tensor-core multiply
 _SCORE_INSTRUCTIONS = (6.0, 8.7)  # of one score, without and with a mask: scale, maximum, exponential, sum, conversion; comparisons, select
 _FIXED_INSTRUCTIONS = (50.0, 95.0)  # of a visit by warp-group multiplies and by mma.sync: addresses, barriers, reductions over a row

@@ -21,6 +21,7 @@ from perfmodel.kernels.attention import rate_of
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Rule, Terms
+from perfmodel.ops import Attention
 
 __all__ = ["rate_of"]
 
@@ -31,6 +32,7 @@ SIZES = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim")
 FLAGS: tuple[str, ...] = ()
 ALIASES = {"kv_len": ("seq", "seqlen", "context"), "q_heads": ("heads",)}
 DEFAULTS: Mapping[str, int] = {}
+ARGUMENTS = shared.ARGUMENTS
 REQUIRED = ("block_n",)
 COLUMNS = ("block_n", "num_splits", "num_warps", "num_stages")
 TWINS = ("block_n", "num_splits")
@@ -46,6 +48,11 @@ _HEADS = (64, 128)
 def computes(op: Any) -> bool:
     """Whether the operator is a decode."""
     return bool(op.kind == "attention" and op.phase == "decode")
+
+
+def operator(dtype: str, **sizes: Any) -> Attention:
+    """The Attention of these sizes."""
+    return Attention("decode", q_len=1, **sizes, dtype=dtype)
 
 
 def sizes_of(op: Any) -> dict[str, int]:

@@ -21,6 +21,7 @@ from perfmodel.kernels.attention import rate_of
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Rule, Terms
+from perfmodel.ops import Attention
 
 __all__ = ["rate_of"]
 
@@ -31,6 +32,11 @@ SIZES = ("batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "causal"
 FLAGS = ("causal",)
 ALIASES = {"q_len": ("seq", "seqlen", "isl"), "kv_len": ("seq", "seqlen", "isl"), "q_heads": ("heads",)}
 DEFAULTS = {"causal": 1}
+ARGUMENTS = {
+    **shared.ARGUMENTS,
+    "q_len": ("q_len", "seqlen_q", "n_ctx_q", "n_ctx", "seqlen", "seq_len", "seq"),
+    "causal": ("causal", "is_causal"),
+}
 REQUIRED = ("block_m", "block_n")
 COLUMNS = (*REQUIRED, "num_warps", "num_stages")
 TWINS = REQUIRED
@@ -47,6 +53,11 @@ _MASK_INSTRUCTIONS = 4.5  # of one score that is masked: two comparisons, their 
 def computes(op: Any) -> bool:
     """Whether the operator is an attention of many queries."""
     return bool(op.kind == "attention" and op.phase == "prefill")
+
+
+def operator(dtype: str, causal: int, **sizes: Any) -> Attention:
+    """The Attention of these sizes."""
+    return Attention("prefill", **sizes, dtype=dtype, causal=bool(causal))
 
 
 def sizes_of(op: Any) -> dict[str, int]:

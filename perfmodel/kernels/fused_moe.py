@@ -2,7 +2,8 @@
 
 Variants: `pointer` is the project's own kernel (measure/kernels/fused_moe.py), `plain` anybody else's of that form (vLLM's and SGLang's):
 one config for both projections, each expert's rows padded to block_m. Latencies are of all four launches with a cold L2; routing and
-sorting are not in them. The K loop is the GEMM's, and so is its law (kernels/tiled.py).
+sorting are not in them. `random` is 1 where tokens choose their experts at random, 0 where rows are dealt out evenly ("balanced").
+The K loop is the GEMM's, and so is its law (kernels/tiled.py).
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ from perfmodel.kernels import gemm, tiled
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Floats, Rule, Terms
+from perfmodel.ops import MoE
 from perfmodel.ops.moe import skew, touched_experts
 
 NAME = "fused_moe"
 PLAIN = "plain"
 VARIANTS = ("pointer", PLAIN)
-SIZES = ("tokens", "hidden", "inter", "num_experts", "top_k")
-FLAGS: tuple[str, ...] = ()
+SIZES = ("tokens", "hidden", "inter", "num_experts", "top_k", "random")
+FLAGS = ("random",)
 ALIASES = {"hidden": ("hidden_size", "H"), "inter": ("inter_size", "N"), "num_experts": ("E",), "tokens": ("M",), "top_k": ("topk",)}
-DEFAULTS: Mapping[str, int] = {}
+DEFAULTS = {"random": 1}
+ARGUMENTS = {"tokens": ("tokens", "num_tokens"), "hidden": ("hidden", "hidden_size"), "num_experts": ("num_experts",), "top_k": ("top_k",)}
 REQUIRED = ("block_m", "block_n", "block_k")
 COLUMNS = (*REQUIRED, "group_m", "num_warps", "num_stages")
 TWINS = ("block_m", "block_n")
@@ -53,13 +56,18 @@ def computes(op: Any) -> bool:
     return bool(op.kind == "moe")
 
 
+def operator(dtype: str, random: int, **sizes: int) -> MoE:
+    """The MoE of these sizes on one GPU."""
+    return MoE(**sizes, dtype=dtype, distribution="random" if random else "balanced")
+
+
 def sizes_of(op: Any) -> dict[str, int]:
     """SIZES of one GPU's share of an MoE: inter over tp; with ep, its experts and the tokens that reach them.
 
     Raises InputError for skewed routing, which the kernel's law does not cover, and for sizes that the kernel cannot run.
     """
     if skew(op.distribution):
-        raise InputError(f"the {NAME} kernel is modelled for balanced routing, got {op.distribution}")
+        raise InputError(f"the {NAME} kernel is modelled for balanced and for random routing, got {op.distribution}")
     experts = op.num_experts // op.ep
     sizes = {
         "tokens": max(1, round(op.tokens * op.top_k / op.ep / min(op.top_k, experts))),
@@ -67,6 +75,7 @@ def sizes_of(op: Any) -> dict[str, int]:
         "inter": int(op.inter // op.tp),
         "num_experts": int(experts),
         "top_k": int(min(op.top_k, experts)),
+        "random": int(op.distribution != "balanced"),
     }
     for name in ("hidden", "inter"):
         if sizes[name] % 16:
@@ -146,11 +155,12 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     """
     c = constants
     size = float(_BYTES[dtype])
-    tokens, hidden, inter, experts, top_k = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
+    tokens, hidden, inter, experts, top_k, random = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
     bm, bn, group = (configs[n].astype(np.float64) for n in ("block_m", "block_n", "group_m"))
     pairs = tokens * top_k
-    touched = touched_experts(tokens, top_k, experts)
-    tiles_m = law.padded_tiles(tokens, top_k, experts, bm)
+    touched = np.where(random > 0, touched_experts(tokens, top_k, experts), np.minimum(pairs, experts))
+    drawn, even = law.padded_tiles(tokens, top_k, experts, bm), law.even_tiles(tokens, top_k, experts, bm)
+    tiles_m = np.where(random > 0, drawn, even)
     rows = np.minimum(pairs / tiles_m, bm)
     false = np.zeros(len(configs), dtype=bool)
     threads = 32.0 * configs["num_warps"]

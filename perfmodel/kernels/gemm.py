@@ -23,6 +23,7 @@ from perfmodel.kernels import tiled
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Rule, Terms
+from perfmodel.ops import Gemm
 
 NAME = "gemm"
 PLAIN = "plain"
@@ -31,6 +32,7 @@ SIZES = ("m", "n", "k")
 FLAGS: tuple[str, ...] = ()
 ALIASES: Mapping[str, tuple[str, ...]] = {}
 DEFAULTS: Mapping[str, int] = {}
+ARGUMENTS = {"m": ("m", "size_m", "num_rows", "rows"), "n": ("n", "size_n", "num_cols", "cols"), "k": ("k", "size_k", "hidden")}
 REQUIRED = ("block_m", "block_n", "block_k")
 COLUMNS = (*REQUIRED, "group_m", "split_k", "num_warps", "num_stages")
 TWINS = ("block_m", "block_n")
@@ -56,6 +58,11 @@ _TWO_STORES = 128 * 256  # output elements from which the persistent kernel stor
 def computes(op: Any) -> bool:
     """Whether the operator is a GEMM."""
     return bool(op.kind == "gemm")
+
+
+def operator(dtype: str, m: int, n: int, k: int) -> Gemm:
+    """The Gemm of these sizes."""
+    return Gemm(m, n, k, dtype=dtype)
 
 
 def sizes_of(op: Any) -> dict[str, int]:

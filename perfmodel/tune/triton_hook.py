@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from perfmodel.dtypes import dtype as parse_dtype
@@ -19,13 +20,11 @@ from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
 from perfmodel.learn.calibration import Calibration, load_calibration, resolve
-from perfmodel.ops import Gemm
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike
 from perfmodel.tune.autotuner import calling, first_dtype, numbers
 from perfmodel.tune.rank import rank
 
-_USUAL = {"m": ("m", "size_m", "num_rows", "rows"), "n": ("n", "size_n", "num_cols", "cols"), "k": ("k", "size_k", "hidden")}
 ANY = "auto"
 Prune = Callable[..., list[Any]]
 
@@ -42,9 +41,9 @@ def prune(
 ) -> dict[str, Prune]:
     """What `prune_configs_by` takes: keeps the `top_k` configs that the model ranks first, near twins held back.
 
-    kernel: a family ("gemm"), or "auto" (or the @triton.jit function itself) for any kernel, which is then compiled for the GPU and
-    ranked from its machine code: the first call of a key compiles, later processes find the result on disk.
-    sizes: kernel argument names of m, n and k ({"m": "M_total"}); fields: config keyword of each field ({"block_m": "TILE_ROWS"});
+    kernel: a family ("gemm", "attention_prefill" ...), or "auto" (or the @triton.jit function itself) for any kernel, which is then
+    compiled for the GPU and ranked from its machine code: the first call of a key compiles, later processes find the result on disk.
+    sizes: kernel argument names of the family's sizes ({"m": "M_total"}); fields: config keyword of each field ({"block_m": "TILE_ROWS"});
     dtype: the operands' type; each is guessed where left out (M, N, K; BLOCK_M, BLOCK_SIZE_M, BM ...; the first tensor's type).
     gpu: the current CUDA device where left out. top_k = 1 leaves one config, which Triton from 3.8 on runs without any timing.
     The same arguments give the same choice on every rank. Raises InputError here, at decoration, for an unknown kernel or GPU, a
@@ -79,7 +78,8 @@ def _family(
     kernel: str, count: int, sizes: Mapping[str, str], fields: Mapping[str, str], dtype: str | None, calibration: CalibrationLike
 ) -> Choose:
     def choose(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> list[int]:
-        op = Gemm(**_sizes(arguments, sizes), dtype=dtype or _dtype(arguments))
+        family = kernel_family(kernel)
+        op = family.operator(dtype or _dtype(arguments), **_sizes(arguments, sizes, family))
         rows = [_fields(config, fields) for config in configs]
         ranking = rank(op, spec, kernel=kernel, configs=rows, calibration=calibration)
         chosen = [int(ranking.legal_positions[i]) for i in ranking.shortlist(count)]
@@ -129,8 +129,6 @@ def _check(
 ) -> None:
     """Raise InputError for what could only fail later, inside a launch."""
     family = kernel_family(kernel)
-    if kernel != "gemm":
-        raise InputError(f"pm.prune reads the arguments of gemm kernels; for a kernel like {kernel} use kernel={ANY!r}")
     _check_names("sizes", sizes, family.SIZES)
     _check_names("fields", fields, family.COLUMNS)
     if dtype is not None:
@@ -173,17 +171,20 @@ def _best_measured(configs: Sequence[Any], arguments: Mapping[str, Any], spec: G
     return next((i for i, config in enumerate(configs) if config_fields(config) == best), None)
 
 
-def _sizes(arguments: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, int]:
-    """m, n and k from the kernel's arguments."""
+def _sizes(arguments: Mapping[str, Any], names: Mapping[str, str], family: ModuleType) -> dict[str, int]:
+    """The family's sizes from the kernel's arguments: by the caller's names, else by the usual ones, else the family's default."""
     lowered = {name.lower(): value for name, value in arguments.items()}
     found = {}
-    for field, usual in _USUAL.items():
+    for field in family.SIZES:
+        usual = family.ARGUMENTS.get(field, ())
         if field in names:
             if names[field] not in arguments:
                 raise InputError(f"the kernel has no argument {names[field]!r} for {field}")
             found[field] = arguments[names[field]]
             continue
         value = next((lowered[name] for name in usual if name in lowered), None)
+        if value is None and field in family.DEFAULTS:
+            value = family.DEFAULTS[field]
         if value is None:
             raise InputError(f"cannot tell {field} from the arguments {', '.join(arguments)}: pass sizes={{'{field}': 'argument name'}}")
         found[field] = value

@@ -19,7 +19,7 @@ QUICK = Policy(reps_middle=5, reps_final=9, reps_floor=5)
 WIDE = {"num_warps": 4, "num_stages": 3}
 PREFILL = {"batch": 2, "q_len": 700, "kv_len": 900, "q_heads": 8, "kv_heads": 2, "head_dim": 64, "causal": 1}
 DECODE = {"batch": 3, "kv_len": 1500, "q_heads": 16, "kv_heads": 2, "head_dim": 128}
-MOE = {"tokens": 77, "hidden": 512, "inter": 352, "num_experts": 8, "top_k": 2}
+MOE = {"tokens": 77, "hidden": 512, "inter": 352, "num_experts": 8, "top_k": 2, "random": 1}
 CASES = [
     *(("attention_prefill", PREFILL, {"variant": v, "block_m": 64, "block_n": 64, **WIDE}) for v in ("pointer", "banded", "tma")),
     ("attention_decode", DECODE, {"variant": "pointer", "block_n": 64, "num_splits": 5, **WIDE}),

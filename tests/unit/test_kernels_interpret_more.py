@@ -33,7 +33,8 @@ def decode(kv_len: int, splits: int, heads: tuple[int, int] = (6, 2), bn: int = 
 
 
 def moe(tokens: int, hidden: int, inter: int, experts: int, top_k: int, bm: int = 16, bk: int = 32, group: int = 2) -> Case:
-    problem = {"tokens": tokens, "hidden": hidden, "inter": inter, "num_experts": experts, "top_k": top_k}
+    drawn = tokens % 2  # one half of the cases is routed at random, the other evenly
+    problem = {"tokens": tokens, "hidden": hidden, "inter": inter, "num_experts": experts, "top_k": top_k, "random": drawn}
     config = {"variant": "pointer", "block_m": bm, "block_n": 32, "block_k": bk, "group_m": group, "num_warps": 4, "num_stages": 2}
     return f"moe-{tokens}-{hidden}x{inter}-{experts}e{top_k}-{bm}x{bk}-{group}", "fused_moe", problem, config
 

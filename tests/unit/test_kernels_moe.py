@@ -15,7 +15,7 @@ from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import constant_values, physics
 
 H200 = pm.gpu("h200_sxm")
-SIZES = {"tokens": 96, "hidden": 2048, "inter": 768, "num_experts": 64, "top_k": 6}
+SIZES = {"tokens": 96, "hidden": 2048, "inter": 768, "num_experts": 64, "top_k": 6, "random": 1}
 
 
 @pytest.mark.parametrize("block_m", [16, 64, 128])
@@ -35,6 +35,14 @@ def test_padding_by_hand() -> None:
     assert law.padded_tiles(1, 2, 8, 16) == pytest.approx(2.0)  # one token, two experts, a tile each
     assert law.padded_tiles(1000, 4, 4, 16) == pytest.approx(4 * 63.0, rel=0.01)  # every expert gets every token
     assert law.rows_of_busiest(1, 2, 8) == 1.0 and law.rows_of_busiest(800, 4, 4) == 800.0
+
+
+def test_even_tiles_by_hand() -> None:
+    assert law.even_tiles(8, 8, 64, 16) == 64.0  # one row each
+    assert law.even_tiles(1, 2, 8, 16) == 2.0  # two experts with a row, six without
+    assert law.even_tiles(10, 2, 8, 2) == 4 * 2 + 4 * 1  # 20 rows: four experts have 3, four have 2
+    routed = [float(f(256, 2, 16, 32)) for f in (law.even_tiles, law.padded_tiles)]
+    assert routed[0] == 16.0 and routed[1] > 20  # dealt out, 32 rows fill a tile; drawn, half of the experts need a second
 
 
 def test_streams_by_hand() -> None:
@@ -67,7 +75,8 @@ def test_every_gpu_gets_a_ranking(gpu: str, dtype: str, tokens: int) -> None:
 
 def test_parallel_shares() -> None:
     whole = fused_moe.sizes_of(pm.MoE(64, 2048, 768, 64, 6))
-    assert whole == {"tokens": 64, "hidden": 2048, "inter": 768, "num_experts": 64, "top_k": 6}
+    assert whole == {"tokens": 64, "hidden": 2048, "inter": 768, "num_experts": 64, "top_k": 6, "random": 0}
+    assert fused_moe.sizes_of(pm.MoE(64, 2048, 768, 64, 6, distribution="random"))["random"] == 1
     assert fused_moe.sizes_of(pm.MoE(64, 2048, 768, 64, 6, tp=4))["inter"] == 192
     shared = fused_moe.sizes_of(pm.MoE(64, 2048, 768, 64, 6, ep=4))
     assert shared["num_experts"] == 16 and shared["tokens"] * shared["top_k"] == 64 * 6 // 4
@@ -76,7 +85,10 @@ def test_parallel_shares() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6, distribution="power_law_1.2"), "h200"), "modelled for balanced routing"),
+        (
+            lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6, distribution="power_law_1.2"), "h200"),
+            "for balanced and for random routing",
+        ),
         (lambda: pm.rank(pm.MoE(8, 2048, 120, 64, 6), "h200"), "needs inter a multiple of 16 on each GPU, got 120"),
         (lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6, dtype="int4_wo"), "h200"), "unknown dtype of the Triton fused-MoE kernels"),
         (lambda: pm.rank(pm.MoE(8, 2048, 768, 64, 6), "h200", configs=[{"BLOCK_SIZE_M": 16}]), "config 0 has no block_n"),
@@ -105,7 +117,7 @@ def terms(gpu: Any = H200, **changes: Any) -> Any:
 
 def test_latency_is_no_less_than_the_roofline_and_grows_with_the_problem() -> None:
     base = terms().latency_s
-    work = pm.MoE(**SIZES).work()
+    work = pm.MoE(**{k: v for k, v in SIZES.items() if k != "random"}, distribution="random").work()
     peak = H200.tensor_rate("bf16") * H200.max_clock_hz / H200.boost_clock_hz
     assert base.min() > max(work.flops / peak, (work.read_bytes + work.write_bytes) / H200.dram_bytes_per_s)
     for name in ("tokens", "hidden", "inter"):

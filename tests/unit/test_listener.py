@@ -112,7 +112,7 @@ def test_a_timed_config_is_tried_first_again(tmp_path, monkeypatch):
         ({"dtype": "fp8", "gpu": "a100"}, "fp8"),
         ({"calibration": 3}, "calibration"),
         ({"calibration": "/nowhere"}, "no calibration"),
-        ({"kernel": "attention_prefill"}, "kernel='auto'"),
+        ({"kernel": "attention"}, "unknown kernel"),
         ({"kernel": "auto", "sizes": {"m": "M"}}, "belong to a kernel family"),
         ({"kernel": "auto", "calibration": "/nowhere"}, "belongs to a kernel family"),
         ({"kernel": 7}, "must be a function decorated"),

@@ -107,3 +107,43 @@ def test_a_new_key_is_cheap():
         pruned(by, {**ARGUMENTS, "M": m})
         times.append(time.process_time() - began)
     assert sorted(times)[len(times) // 4] < 0.006  # 2 ms on an idle core
+
+
+ATTENTION = {"sm_scale": 0.1, "M": tensor(), "Z": 2, "H": 16, "desc_q": tensor(), "N_CTX": 4096, "HEAD_DIM": 128, "STAGE": 3}
+
+
+def test_flash_attention_of_the_tutorial_is_read_by_its_own_names():
+    """Z, H, N_CTX and HEAD_DIM of Triton's fused-attention tutorial; its BLOCK_M and BLOCK_N."""
+    given = [
+        triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=w, num_stages=s)
+        for m in (64, 128)
+        for n in (32, 64, 128)
+        for w in (4, 8)
+        for s in (2, 3, 4)
+    ]
+    kept = pruned(pm.prune(kernel="attention_prefill", top_k=4, gpu="h100"), ATTENTION, given)
+    ranking = pm.rank(
+        pm.Attention("prefill", 2, 4096, 4096, 16, 16, 128),
+        "h100",
+        configs=[{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages} for c in given],
+    )
+    assert kept == [given[ranking.legal_positions[i]] for i in ranking.shortlist(4)] and len(kept) == 4
+    grouped = {**ATTENTION, "num_kv_heads": 4, "causal": False}
+    assert len(pruned(pm.prune(kernel="attention_prefill", top_k=2, gpu="a100"), grouped, given)) == 2
+    with pytest.warns(RuntimeWarning, match="cannot tell batch"):
+        assert pruned(pm.prune(kernel="attention_prefill", gpu="h100"), {"N_CTX": 4096, "q": tensor()}, given) == given
+
+
+def test_splits_and_experts_are_read_too():
+    rows = [triton.Config({"BN": n, "NS": s}, num_warps=4, num_stages=3) for n in (32, 64, 128) for s in (1, 8, 64)]
+    arguments = {"q": tensor(), "batch": 1, "seq": 65536, "heads": 8, "kv_heads": 1, "D": 128}
+    kept = pruned(pm.prune(kernel="attention_decode", top_k=3, gpu="h200"), arguments, rows)
+    assert len(kept) == 3 and all(c.kwargs["NS"] > 1 for c in kept)
+    tiles = [
+        triton.Config({"BLOCK_SIZE_M": m, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1}, num_warps=4, num_stages=3)
+        for m in (16, 128)
+    ]
+    names = {"inter": "N", "hidden": "K", "tokens": "num_tokens", "num_experts": "E", "top_k": "top_k"}
+    few = {"a": tensor(), "N": 768, "K": 2048, "num_tokens": 8, "E": 64, "top_k": 6}
+    kept = pruned(pm.prune(kernel="fused_moe", top_k=1, gpu="a100", sizes=names), few, tiles)
+    assert [c.kwargs["BLOCK_SIZE_M"] for c in kept] == [16]

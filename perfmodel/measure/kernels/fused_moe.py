@@ -79,7 +79,8 @@ def _torch_dtype(dtype: str) -> Any:
 def make_inputs(problem: Problem, device: str, seed: int) -> dict[str, Any]:
     """x (tokens, hidden), up (experts, 2 inter, hidden), down (experts, hidden, inter), and each token's experts and weights.
 
-    A token's experts are top_k different ones, all sets equally likely; its weights are the softmax of normal scores.
+    A token's experts are top_k different ones, all sets equally likely with `random`, else dealt out in turn; its weights are the softmax
+    of normal scores.
     """
     import torch
 
@@ -93,6 +94,8 @@ def make_inputs(problem: Problem, device: str, seed: int) -> dict[str, Any]:
 
     scores = torch.rand((tokens, experts), generator=source, device=device)
     chosen = scores.topk(choices, dim=1).indices
+    if not problem.get("random", 1):
+        chosen = torch.arange(tokens * choices, device=device).remainder(experts).reshape(tokens, choices)
     weights = torch.softmax(torch.randn((tokens, choices), generator=source, device=device), -1)
     return {
         "x": tensor(tokens, hidden),
@@ -195,7 +198,7 @@ def prepare(inputs: Mapping[str, Any], config: Config) -> Prepared:
 FAMILY = KernelFamily(
     name="fused_moe",
     config_keys=CONFIG_KEYS,
-    problem_keys=("tokens", "hidden", "inter", "num_experts", "top_k"),
+    problem_keys=("tokens", "hidden", "inter", "num_experts", "top_k", "random"),
     dtypes=DTYPES,
     tolerance={"bf16": 2e-2, "fp16": 1e-2},
     source_hash=source_hash,

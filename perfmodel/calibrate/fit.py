@@ -131,7 +131,8 @@ def _one(job: Job) -> Fit:
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame([dict(r) for r in rows if r.get("status") == "ok"])
+    good = pd.DataFrame([dict(r) for r in rows if r.get("status") == "ok"])
+    return good.dropna(axis=1, how="all")  # columns of other parts, where the rows come from one table
 
 
 def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:

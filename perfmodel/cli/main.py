@@ -20,7 +20,7 @@ VERBS = {
     "tune": "time only the best-ranked configs on this machine's GPU and remember the answer",
     "measure": "time collectives on this machine's GPUs, as rows that calibrate reads",
     "store": "show, export and import what was timed",
-    "calibrate": "correct the model of a GPU with measured rows",
+    "calibrate": "measure this machine's GPU for two minutes and fit, or fit measured rows; report on it",
     "evaluate": "score rankings and collectives against measured rows, beside baselines",
 }
 _HELP = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -282,6 +283,20 @@ def test_bad_input_is_one_line(arguments: list[str], code: int, message: str, ca
     assert run(["calibrate", *arguments]) == code
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_an_unknown_device_is_drafted_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], _own_folders: Path) -> None:
+    from perfmodel.cli import calibrate_run
+    from perfmodel.hw import probe
+
+    draft = dataclasses.replace(H200, name="b999", full_name="NVIDIA B999", aliases=())
+    monkeypatch.setattr(probe, "probe_device", lambda index: draft)
+    assert calibrate_run._detect(0).name == "b999"
+    assert "NVIDIA B999 is not in hwdb: drafted as" in capsys.readouterr().err
+    assert (_own_folders / "hwdb" / "b999.toml").is_file()
+    assert calibrate_run._detect(0).full_name == "NVIDIA B999" and capsys.readouterr().err == ""
+    monkeypatch.setattr(probe, "probe_device", lambda index: H200)
+    assert calibrate_run._detect(0) == H200
 
 
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ procedure, choices included; the model that is kept is then fitted to all rows.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -84,13 +86,15 @@ def fit_run(
     outcomes: list[Outcome] = []
     if (ceilings := fit_ceilings(gpu, rows, provenance)) is not None:
         models[CEILINGS] = ceilings
-    jobs = [(gpu, what, mine, provenance) for what, mine in _by_part(rows).items()]
-    for outcome, model in _fitted(jobs, workers):
-        outcomes.append(outcome)
-        if model is not None:
-            models[outcome.what] = model
-        if progress:
-            progress(f"fitted {outcome.what}", len(outcomes), len(jobs))
+    with _processes(workers) as submit:
+        finish = [_part(gpu, what, mine, provenance, submit) for what, mine in _by_part(rows).items()]
+        for result in finish:
+            outcome, model = result()
+            outcomes.append(outcome)
+            if model is not None:
+                models[outcome.what] = model
+            if progress:
+                progress(f"fitted {outcome.what}", len(outcomes), len(finish))
     if not models and not outcomes:
         raise InputError("the rows hold no ceiling, operator, kernel or collective with status ok: nothing to fit")
     return Calibration(gpu.name, models), outcomes
@@ -107,67 +111,80 @@ def _by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, A
     return dict(sorted(parts.items()))
 
 
-Job = tuple[GpuSpec, str, Sequence[Mapping[str, Any]], Mapping[str, Any] | None]
 Fit = tuple[Outcome, FittedModel | None]
+Submit = Callable[..., Callable[[], Any]]
+"""Starts a function with its arguments, perhaps in another process; what it returns waits for the result."""
 
 
-def _fitted(jobs: Sequence[Job], workers: int) -> Iterator[Fit]:
-    if workers <= 1 or len(jobs) <= 1:
-        yield from map(_one, jobs)
+@contextlib.contextmanager
+def _processes(workers: int) -> Iterator[Submit]:
+    if workers <= 1:
+        yield functools.partial
         return
-    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_one, jobs)
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield lambda *call: pool.submit(*call).result
 
 
-def _one(job: Job) -> Fit:
-    gpu, what, rows, provenance = job
+def _part(
+    gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None, submit: Submit
+) -> Callable[[], Fit]:
     if what in OPERATORS:
-        return _operator(gpu, what, rows, provenance)
+        return _operator(gpu, what, rows, provenance, submit)
     if what == COLLECTIVE:
-        return _collective(gpu, rows, provenance)
-    return _kernel(gpu, what.removeprefix(KERNEL), rows, provenance)
+        return submit(_collective, gpu, rows, provenance)
+    return submit(_kernel, gpu, what.removeprefix(KERNEL), rows, provenance)
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame([dict(r) for r in rows if r.get("status") == "ok"])
+    good = pd.DataFrame([dict(r) for r in rows if r.get("status") == "ok"])
+    return good.dropna(axis=1, how="all")  # columns of other parts, where the rows come from one table
 
 
-def _operator(gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
+def _operator(
+    gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None, submit: Submit
+) -> Callable[[], Fit]:
     frame = _frame(rows)
     failed = len(rows) - len(frame)
     if len(frame) < MIN_ROWS:
-        return Outcome(what, len(frame), 0, failed, None, None, False, f"{len(frame)} rows: a correction needs {MIN_ROWS}"), None
+        few = Outcome(what, len(frame), 0, failed, None, None, False, f"{len(frame)} rows: a correction needs {MIN_ROWS}")
+        return lambda: (few, None)
     table = read_rows(what, frame.assign(gpu=gpu.name))
     prior = operator_model(gpu, what, None)
-    before = predict_log(prior, table)
-    after, inside = np.array(before), np.zeros(len(table), dtype=bool)
-    for train, held in shape_folds(table, FOLDS):
-        if held.any() and train.sum() >= MIN_ROWS:
-            model = _best(gpu, table.take(train), prior)
-            after[held] = predict_log(model, table.take(held))
-            inside[held] = _covered(gpu, model, table.take(held))
-    scores = _score(before - table.log_latency), _score(after - table.log_latency)
-    adopted = scores[1] < MARGIN * scores[0]
-    points = frame.assign(measured_us=frame["latency_us"], before_us=np.exp(before) * 1e6, after_us=np.exp(after) * 1e6)
-    figures = f"{100 * scores[0]:.1f} % before, {100 * scores[1]:.1f} % after on shapes held out"
-    reason = "" if adopted else f"refused: the fit does not beat {prior.model_id} ({figures})"
-    shapes = len(np.unique(table.shape))
-    outcome = Outcome(what, len(table), shapes, failed, *scores, adopted, reason, float(inside.mean()), points)
-    if not adopted:
-        return outcome, None
-    model = _best(gpu, table, prior)
-    facts = {
-        **(provenance or {}),
-        **model.card,
-        "held_out_error": {"prior": scores[0], "corrected": scores[1]},
-        "held_out_coverage": float(inside.mean()),
-    }
-    if what in OTHER_STACKS:
-        facts[STACKS_KEY] = sorted({STACKS[int(code)] for code in np.unique(table.columns["stack"])})
-        facts[OTHER_STACKS_KEY] = OTHER_STACKS[what]
-    return outcome, replace(model, card=facts)
+    folds = [(train, held) for train, held in shape_folds(table, FOLDS) if held.any() and train.sum() >= MIN_ROWS]
+    judged = [(held, submit(_held_out, gpu, table.take(train), table.take(held), prior)) for train, held in folds]
+    whole = submit(_best, gpu, table, prior)
+
+    def finish() -> Fit:
+        before = predict_log(prior, table)
+        after, inside = np.array(before), np.zeros(len(table), dtype=bool)
+        for held, result in judged:
+            after[held], inside[held] = result()
+        scores = _score(before - table.log_latency), _score(after - table.log_latency)
+        covered, shapes = float(inside.mean()), len(np.unique(table.shape))
+        points = frame.assign(measured_us=frame["latency_us"], before_us=np.exp(before) * 1e6, after_us=np.exp(after) * 1e6)
+        adopted = scores[1] < MARGIN * scores[0]
+        figures = f"{100 * scores[0]:.1f} % before, {100 * scores[1]:.1f} % after on shapes held out"
+        reason = "" if adopted else f"refused: the fit does not beat {prior.model_id} ({figures})"
+        outcome = Outcome(what, len(table), shapes, failed, *scores, adopted, reason, covered, points)
+        if not adopted:
+            return outcome, None
+        model = whole()
+        facts = {**(provenance or {}), **model.card, "held_out_error": {"prior": scores[0], "corrected": scores[1]}}
+        facts["held_out_coverage"] = covered
+        if what in OTHER_STACKS:
+            facts[STACKS_KEY] = sorted({STACKS[int(code)] for code in np.unique(table.columns["stack"])})
+            facts[OTHER_STACKS_KEY] = OTHER_STACKS[what]
+        return outcome, replace(model, card=facts)
+
+    return finish
+
+
+def _held_out(gpu: GpuSpec, train: Rows, held: Rows, prior: FittedModel) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Log seconds of held-out rows by a correction that did not see them, and whether its interval covers each."""
+    model = _best(gpu, train, prior)
+    return predict_log(model, held), _covered(gpu, model, held)
 
 
 def _best(gpu: GpuSpec, table: Rows, prior: FittedModel) -> FittedModel:

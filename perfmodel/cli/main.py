@@ -28,7 +28,7 @@ VERBS = {
     "models": "list the bundled models, or read one from its config",
     "export": "write tuned configs as vLLM, SGLang and Inductor load them, for a GPU that is not there",
     "store": "show, export and import what was timed",
-    "calibrate": "correct the model of a GPU with measured rows",
+    "calibrate": "measure this machine's GPU for two minutes and fit, or fit measured rows; report on it",
     "evaluate": "score rankings and collectives against measured rows, beside baselines",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,9 @@ from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.measure.rows import read
 
 H200 = gpu("h200_sxm")
-SHAPES = [(n, k) for n in (768, 1536, 3072, 6144, 12288) for k in (896, 2304, 4608, 9216)]
+SHAPES = [(n, k) for n in (768, 1536, 3072, 6144, 12288) for k in (896, 2304, 4608, 9216)][
+    :19
+]  # 57 rows: too few for the constants to move, and quick
 
 
 def products(factor: float, noise: float = 0.0) -> list[dict[str, Any]]:
@@ -52,7 +55,7 @@ def fitted() -> tuple[Calibration, list[Outcome]]:
 
 def test_rows_that_differ_from_the_universal_model_correct_it(fitted: tuple[Calibration, list[Outcome]]) -> None:
     calibration, (outcome,) = fitted
-    assert (outcome.what, outcome.rows, outcome.shapes, outcome.failed, outcome.adopted) == ("gemm", 60, 20, 0, True)
+    assert (outcome.what, outcome.rows, outcome.shapes, outcome.failed, outcome.adopted) == ("gemm", 57, 19, 0, True)
     assert outcome.before == pytest.approx(1 - 1 / 1.3, rel=1e-6)
     assert outcome.after is not None and outcome.after < 0.04
     assert set(calibration.models) == {"ceilings", "gemm"}
@@ -158,46 +161,45 @@ def test_the_stored_run_is_one_of_120_seconds_on_shapes_of_its_own() -> None:
 # the report
 
 
-def summary(bad: bool = False) -> dict[str, Any]:
-    calibration, outcomes = fit_run(H200, products(1.3) + ceilings())
+@pytest.fixture
+def summary(fitted: tuple[Calibration, list[Outcome]]) -> dict[str, Any]:
+    return summarised(fitted, bad=False)
+
+
+def summarised(fitted: tuple[Calibration, list[Outcome]], bad: bool) -> dict[str, Any]:
     state = {"time_s": 0.0, "clock_mhz": 1200.0 if bad else 1980.0, "max_clock_mhz": 1980.0, "power_w": 600.0, "temperature_c": 60.0}
     states = [{**state, "time_s": float(t), "reasons": []} for t in range(20)]
-    assert calibration.models
-    return summarise(H200, products(1.3) + ceilings(), outcomes, states=states, budget_s=120.0)
+    return summarise(H200, products(1.3) + ceilings(), fitted[1], states=states, budget_s=120.0)
 
 
-def test_the_report_says_what_was_run_and_what_it_changed() -> None:
-    found = summary()
-    text = markdown(found)
+def test_the_report_says_what_was_run_and_what_it_changed(summary: dict[str, Any]) -> None:
+    found, text = summary, markdown(summary)
     for piece in ("# Calibration of NVIDIA H200", "dram_copy | 4,250 GB/s | 4,800 GB/s | 0.89", "tensor_bf16_sustained | 690 TFLOP/s"):
         assert piece in text
-    assert "| gemm | 60 | 20 | 23.1 % |" in text and "state was good" in text and "WARNING" not in text
-    assert sum(r["rows"] for p in found["parts"] for r in p["regimes"]) == 60
+    assert "| gemm | 57 | 19 | 23.1 % |" in text and "state was good" in text and "WARNING" not in text
+    assert sum(r["rows"] for p in found["parts"] for r in p["regimes"]) == 57
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_a_bad_state_is_loud_in_the_report() -> None:
-    found = summary(bad=True)
+def test_a_bad_state_is_loud_in_the_report(fitted: tuple[Calibration, list[Outcome]]) -> None:
+    found = summarised(fitted, bad=True)
     assert found["bad_state"] == ["clocks capped: never above 1200 MHz of 1980"]
     assert "WARNING: clocks capped" in markdown(found)
     assert 'class="bad">WARNING: clocks capped' in html(found, {})
 
 
-def test_the_page_needs_nothing_else_and_has_the_plots() -> None:
+def test_the_page_needs_nothing_else_and_has_the_plots(summary: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     from perfmodel.plot.calibration import figures
 
-    found = summary()
-    pictures = figures(found, dpi=40)
+    pictures = figures(summary, dpi=40)
     assert len(pictures) == 5 and all(png.startswith(b"\x89PNG") for png in pictures.values())
-    page = html(found, pictures)
+    page = html(summary, pictures)
     assert page.count("data:image/png;base64,") == 5 and "http" not in page and "<script" not in page
 
 
-def test_names_in_the_page_are_escaped() -> None:
-    found = summary()
-    found["full_name"] = "<b>GPU"
-    assert "<b>GPU" not in html(found, {})
+def test_names_in_the_page_are_escaped(summary: dict[str, Any]) -> None:
+    assert "<b>GPU" not in html({**summary, "full_name": "<b>GPU"}, {})
 
 
 # what carries over
@@ -282,6 +284,20 @@ def test_bad_input_is_one_line(arguments: list[str], code: int, message: str, ca
     assert run(["calibrate", *arguments]) == code
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_an_unknown_device_is_drafted_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], _own_folders: Path) -> None:
+    from perfmodel.cli import calibrate_run
+    from perfmodel.hw import probe
+
+    draft = dataclasses.replace(H200, name="b999", full_name="NVIDIA B999", aliases=())
+    monkeypatch.setattr(probe, "probe_device", lambda index: draft)
+    assert calibrate_run._detect(0).name == "b999"
+    assert "NVIDIA B999 is not in hwdb: drafted as" in capsys.readouterr().err
+    assert (_own_folders / "hwdb" / "b999.toml").is_file()
+    assert calibrate_run._detect(0).full_name == "NVIDIA B999" and capsys.readouterr().err == ""
+    monkeypatch.setattr(probe, "probe_device", lambda index: H200)
+    assert calibrate_run._detect(0) == H200
 
 
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ def fit_ceilings(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Ma
         "of_datasheet": {name: round(value / printed[name], 4) for name, value in values.items() if printed.get(name)},
         "state": {name: {k: row.get(k) for k in ("clock_mhz", "power_w", "spread", "reps")} for name, row in middle.items()},
     }
-    return FittedModel(f"{gpu.name}:{WHAT}:{digest}", "measured", values, (0.0, 0.0), card=card)
+    return FittedModel(f"{gpu.name}:{WHAT}:{digest}", "calibrated", values, (0.0, 0.0), card=card)
 
 
 def measured_ceilings(gpu: GpuSpec, calibration: str | Path | Calibration | None = "auto") -> FittedModel | None:

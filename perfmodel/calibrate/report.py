@@ -146,7 +146,7 @@ def _trace(samples: Sequence[Sample]) -> list[list[float | None]]:
 
 def shown(value: float, unit: str) -> str:
     """A ceiling in the unit people use."""
-    factor, name = _SHOWN[unit]
+    factor, name = (1e6, "us") if unit == "s" and value >= 1e-6 else _SHOWN[unit]
     return f"{value * factor:,.4g} {name}"
 
 
@@ -206,7 +206,7 @@ def head(summary: Mapping[str, Any]) -> list[str]:
     lines = [f"{summary['full_name']} ({summary['gpu']}): {spent}{budget}{when}"] + ([versions] if versions else [])
     if summary["bad_state"]:
         return lines + [f"WARNING: {problem}" for problem in summary["bad_state"]]
-    watched = summary["trace"] and "the GPU's state was good: no throttling, no other process, no ECC error, rows steady"
+    watched = summary["trace"] and "the GPU's state was good: no thermal throttling, clocks free, no other process, no ECC error"
     return [*lines, watched or "the GPU's state was not recorded with these rows"]
 
 

@@ -51,6 +51,7 @@ KEPT, REFITTED, LAW_ALONE = "kept", "refitted", "refitted, law alone"
 Way = tuple[str, float, float, int]  # what becomes of the prior's constants, share of a tree, share of interpolation, rounds
 MARGIN = 0.98  # a correction must lower the held-out error by 2 % of itself, else the prior stays
 TIE = 1.02  # scores this near say nothing: then the prior's constants stay, and interpolation takes part
+LEAST_WIDTH = 0.01  # no interval of log latency is narrower than a measurement repeats
 US = 1e6
 
 
@@ -232,4 +233,4 @@ def _widths(gpu: GpuSpec, rows: Rows, prior: FittedModel, error: Floats) -> list
     table = width_table(prior.card, gpu.arch, prior.interval)
     expected = table[interval_group(np.exp(rows.log_latency - error) * US, rows.columns["stack"])]
     scale = upper_bound(np.abs(error) / expected, NOMINAL)
-    return [round(float(width * scale), 4) for width in table]
+    return [round(float(max(width * scale, LEAST_WIDTH)), 4) for width in table]

@@ -13,8 +13,8 @@ from perfmodel.cli import calibrate_run, options, output
 from perfmodel.cli.progress import Progress
 from perfmodel.hw import gpu as find_gpu
 
-app = options.verb("Calibrate this machine's GPU with one short run, or correct the model of a GPU with measured rows.", alone=True)
-app.callback(invoke_without_command=True)(calibrate_run.run)
+app = options.verb("Calibrate this machine's GPU with one short run, or correct the model of a GPU with measured rows.")
+app.callback(invoke_without_command=True, no_args_is_help=False)(calibrate_run.run)
 app.command("report")(calibrate_run.report)
 
 

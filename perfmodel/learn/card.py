@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-TIERS = ("spec", "calibrated", "measured")
+TIERS = ("spec", "calibrated")
 LARGEST = 1e300
 WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
 DTYPE_CODES, PAIR_CODES = 16, 4096  # codes that the tables of learn/operators and learn/transfer hold

@@ -30,8 +30,8 @@ def kernel_family(name: str) -> ModuleType:
 
 
 def family_for(op: Any) -> str:
-    """The family that computes an operator; raises InputError for one that none does."""
-    for name in FAMILIES:
+    """The family that computes an operator, one of its own name first; raises InputError for one that none does."""
+    for name in sorted(FAMILIES, key=lambda name: name != op.kind):
         if kernel_family(name).computes(op):
             return name
     raise InputError(f"no Triton kernel family for a {op.kind}: known are {', '.join(FAMILIES)}")

@@ -41,6 +41,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tree that a universal model may k
 SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noise of a row
 NEW_ARCH_MARGIN = 1.1  # two or three GPUs left out say little of the next one: their widths are a tenth too narrow in turn
 ONE_GPU_MARGIN = 1.15  # and one GPU of an architecture less: H100 and H200 in turn cover 66 to 84 % of each other's attention rows without
+ONE_GPU_LEAST = 0.5  # nor is it trusted to make an interval less than half as wide as that of a new architecture
 MIN_GROUP = 40  # residuals below which a group's width is pooled with the rest
 
 
@@ -269,7 +270,8 @@ def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping
     widths = {name: group_widths(parts) if parts else everything for name, parts in grouped.items()}
     widths[NEW_ARCH_GROUP] = [round(NEW_ARCH_MARGIN * width, 4) for width in widths[NEW_ARCH_GROUP]]
     if len(grouped[KNOWN_ARCH_GROUP]) == 1:
-        widths[KNOWN_ARCH_GROUP] = [round(ONE_GPU_MARGIN * width, 4) for width in widths[KNOWN_ARCH_GROUP]]
+        both = zip(widths[KNOWN_ARCH_GROUP], widths[NEW_ARCH_GROUP], strict=True)
+        widths[KNOWN_ARCH_GROUP] = [round(max(ONE_GPU_MARGIN * known, ONE_GPU_LEAST * new), 4) for known, new in both]
     widest = max(max(w) for w in widths.values())
     facts = {**model.card, "half_widths": widths}
     return replace(model, interval=(-widest, widest), card=facts)

@@ -25,7 +25,8 @@ def law_of(kind: str) -> str:
 def test_a_shipped_card(card: Path) -> None:
     model = read_model(card.parent)
     stored = json.loads(card.read_text(encoding="utf-8"))
-    assert set(model.constants) <= set(physics(law_of(stored["kind"])))
+    if stored["kind"] != "ceilings":  # measured rates of the device itself, which no law starts from
+        assert set(model.constants) <= set(physics(law_of(stored["kind"])))
     assert (model.residual is not None) == (card.parent / TREE).is_file() == (TREE_DIGEST in stored)
     assert card.read_text(encoding="utf-8") == json.dumps(stored, indent=1, sort_keys=True) + "\n"
 

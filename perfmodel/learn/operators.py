@@ -93,9 +93,13 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
         latency = latency * np.exp(tree_share(model.card, gpu.arch) * learnt)
     if kriging.CARD_KEY in model.card:
         latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(terms.latency_s), terms.features))
+    least = terms.least_s * US_PER_S
+    latency = np.maximum(latency, least)
     half = half_widths(model, gpu, latency, columns["stack"])
     spread = np.exp(half)
-    return OperatorPredictions(latency, latency / spread, latency * spread, terms, model, _in_domain(model, gpu, terms, columns))
+    return OperatorPredictions(
+        latency, np.maximum(latency / spread, least), latency * spread, terms, model, _in_domain(model, gpu, terms, columns)
+    )
 
 
 def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, stack: Floats) -> Floats:

@@ -179,4 +179,4 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         "launch": floor * one,
         "quantise": quantise,
     }
-    return OperatorTerms(latency, seconds, features)
+    return OperatorTerms(latency, seconds, features, least_s=flops / (rate * gpu.max_clock_hz / gpu.boost_clock_hz))

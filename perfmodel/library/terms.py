@@ -15,12 +15,14 @@ Floats = npt.NDArray[np.float64]
 class OperatorTerms:
     """Physical terms of n operators on one GPU.
 
-    latency_s: the closed form, seconds; `seconds`: what each resource alone needs; `features`: dimensionless columns of length n.
+    latency_s: the closed form, seconds; `seconds`: what each resource alone needs; `features`: dimensionless columns of length n;
+    least_s: what no correction may fall below, the flops at the tensor rate of the highest clock (0: nothing is known).
     """
 
     latency_s: Floats
     seconds: Mapping[str, Floats]
     features: Mapping[str, Floats]
+    least_s: Floats | float = 0.0
 
     def bound(self) -> npt.NDArray[np.str_]:
         """Name of the largest term of each row."""

@@ -69,7 +69,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: cannot be read ({error.strerror or error})") from None
     except UnicodeDecodeError:
         raise InputError(f"{file}: not a text file: give the model's config.json") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: not JSON, perhaps half-written ({error})") from None
     if not isinstance(config, dict):
         raise InputError(f"{file}: expected one JSON object, the model's config")

@@ -212,6 +212,8 @@ def _answer(
         per_s = copies * len(trace.isl) / span
     notes = []
     d = step.table.deployment
+    if isl + osl > d.model.max_context:
+        notes.append(f"isl + osl is more than {d.model.name}'s context of {d.model.max_context} tokens: an engine refuses such requests")
     if wide := sorted({t for layer in d.model.layers for t in (layer.attention_dtype, layer.mlp_dtype) if widened(t, d.gpu)}):
         notes.append(f"{d.gpu.name} has no tensor cores for {', '.join(wide)}: weights are widened on the way in, as Marlin kernels do")
     waited = float(np.mean(trace.ttft_s)) / max(float(np.mean(trace.e2e_s)), 1e-12)
@@ -219,7 +221,7 @@ def _answer(
         notes.append(
             f"arrivals at {rate:g}/s outrun the engine: it finishes {per_s:.3g}/s and its queue grows, so latency has no steady value"
         )
-    if waited > 0.5:
+    if waited > 0.5 and mean_running > 1.5:
         notes.append("requests spend most of their time waiting: the KV cache, the batch limit or the token budget binds")
     if trace.preemptions:
         notes.append(f"{trace.preemptions} preemptions: the KV cache is full at times")

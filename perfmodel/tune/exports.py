@@ -48,7 +48,7 @@ def read_experts(path: str | Path) -> Experts:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error})") from None
     if not isinstance(data, Mapping):
         raise InputError(f"{path}: not a model's config: expected an object")

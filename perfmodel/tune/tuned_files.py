@@ -121,7 +121,7 @@ def read(path: str | Path) -> TunedFile:
         configs = {int(m): dict(config) for m, config in data.items()}
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path.name}: not a map from token counts to configs ({error})") from None
     if not configs:
         raise InputError(f"{path.name} holds no config")

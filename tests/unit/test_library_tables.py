@@ -97,3 +97,10 @@ def test_no_stack_gives_a_wider_interval_where_stacks_disagree() -> None:
     spec = gpu("l40s")
     named, unnamed = (predict_one(op, spec, stack=stack, calibration="auto") for stack in ("vllm", None))
     assert unnamed.high_us / unnamed.low_us > named.high_us / named.low_us
+
+
+def test_no_correction_beats_the_highest_clock() -> None:
+    spec = gpu("h20")
+    least_us = 2.0 * 16384**3 / (spec.tensor_rate("bf16") * spec.max_clock_hz / spec.boost_clock_hz) * 1e6
+    found = predict_one(Gemm(16384, 16384, 16384), spec)
+    assert least_us <= found.low_us <= found.latency_us

@@ -353,3 +353,10 @@ def test_estimate_verb(capsys):
     for bad in (["--isl", "0"], ["--tp", "3"], ["--request-rate", "5"], ["--prefix-cache-hit-rate", "2"]):
         assert run([*ask, *bad]) == 2
     assert run(["estimate", "--gpu", "l4", "--model", "Llama-3.1-70B", "--isl", "100", "--osl", "100", "--concurrency", "1"]) == 1
+
+
+def test_a_choice_that_the_simulation_contradicts_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "--model", "llama-3.1-8b", "--gpus", "h100_sxm", "--isl", "1000", "--osl", "200", "--concurrency", "279"]
+    code = run([*asked, "--total-gpus", "1", "--ttft-ms", "200", "--tpot-ms", "55", "--simulate"])
+    err = capsys.readouterr().err
+    assert code == 1 and "mean TTFT of" in err and err.count("\n") == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -195,3 +197,16 @@ def test_export_command(tmp_path, capsys):
 
 def test_the_default_token_counts_are_those_that_ship():
     assert TOKENS[0] == 1 and TOKENS[-1] == 4096 and len(TOKENS) == 18
+
+
+def test_a_device_is_not_replaced_and_a_link_is_followed(tmp_path: Path) -> None:
+    from perfmodel.learn.model import write_atomically
+
+    fifo, real, link = tmp_path / "fifo", tmp_path / "real", tmp_path / "link"
+    os.mkfifo(fifo)
+    with pytest.raises(pm.InputError, match="not a plain file"):
+        write_atomically(fifo, "x")
+    real.write_text("old")
+    link.symlink_to(real)
+    write_atomically(link, "new")
+    assert link.is_symlink() and real.read_text() == "new" and fifo.is_fifo()

@@ -9,7 +9,7 @@ from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.node import node
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.plan.memory import MemoryLedger, memory_ledger
+from perfmodel.plan.memory import FRACTION, MemoryLedger, memory_ledger
 from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.parallel import Parallel, refusals
 from perfmodel.units import GIB
@@ -112,7 +112,10 @@ def _refused(model: ModelSpec, gpu: GpuSpec, parallel: Parallel, stack: str, per
 def _does_not_fit(ledger: MemoryLedger, context_tokens: int) -> str:
     gib = ledger.weights_bytes / GIB
     if not ledger.fits:
-        return f"weights of {gib:.1f} GiB a GPU leave no memory for KV cache on {ledger.gpu.name} ({ledger.total_bytes / GIB:.1f} GiB)"
+        return (
+            f"weights of {gib:.1f} GiB a GPU leave no memory for KV cache on {ledger.gpu.name} "
+            f"({ledger.total_bytes / GIB:.1f} GiB, {FRACTION[ledger.stack]} {ledger.fraction:g})"
+        )
     if ledger.max_concurrency(context_tokens) < 1:
         return f"the KV cache of {ledger.kv_tokens} tokens does not hold one request of {context_tokens}"
     return ""

@@ -82,5 +82,5 @@ def _positive(name: str, value: object) -> float | None:
     except (TypeError, ValueError):
         number = math.nan
     if isinstance(value, bool) or not (math.isfinite(number) and 0 < number <= 1e12):
-        raise InputError(f"{name} must be a positive number, got {value!r}")
+        raise InputError(f"{name} must be a positive number, 1e12 at most, got {value!r}")
     return number

@@ -242,7 +242,7 @@ def _answer(
         e2e=e2e,
         intervals=_intervals(step.table, running, isl + osl / 2.0, ttft.mean, tpot.mean, per_s * float(np.mean(trace.osl))),
         terms=terms,
-        prefill_terms=prefill,
+        prefill_terms={**prefill, "host": step.host.step_s * 1e3, "front end": (step.host.request_s + step.host.delay_s) * 1e3},
         bound=max((prefill if in_prefill else terms).items(), key=lambda item: item[1])[0],
         tier=step.table.tier,
         in_domain=step.table.inside(running, isl + osl / 2.0),

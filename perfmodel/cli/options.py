@@ -26,7 +26,7 @@ TopK = Annotated[str, typer.Option("--top-k", metavar="COUNT", help="How many of
 Best = Annotated[str, typer.Option("--best", "--top-k", metavar="COUNT", help="How many of the best configs.")]
 Calibration = Annotated[
     str,
-    typer.Option("--calibration", help="auto: the user's, else the shipped, else the datasheet; none: the datasheet; or a folder."),
+    typer.Option("--calibration", help="auto: the user's, else the shipped, else the spec tier; none: the spec tier; or a folder."),
 ]
 ConfigFile = Annotated[
     Path | None, typer.Option("--configs", help="Configs to choose from instead of the kernel's own: JSON list, or CSV with a header.")

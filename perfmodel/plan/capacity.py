@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError, unknown_name
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
@@ -57,6 +57,8 @@ def max_concurrency(
     import pandas as pd
 
     spec = load_model(model, quantization)
+    if not isinstance(contexts, Sequence):
+        raise InputError(f"contexts is {contexts!r}: expected a list of token counts")
     lengths = [size("context", c) for c in contexts]
     rows = []
     for name in [gpus] if isinstance(gpus, str | GpuSpec) else gpus:
@@ -114,6 +116,10 @@ def sensitivity(found: Plan, changes: Sequence[str | Mapping[str, Any]]) -> pd.D
     """
     import pandas as pd
 
+    if not isinstance(changes, Sequence) or not all(isinstance(c, str | Mapping) for c in changes):
+        raise InputError(f"changes is {changes!r}: expected a list of texts or mappings of plan's arguments")
+    for unknown in (name for c in changes if isinstance(c, Mapping) for name in c if name not in found.asked):
+        raise unknown_name("argument of plan", unknown, found.asked)
     kept = found.nearest
     rows = [{"change": "as planned", **_both(found, kept)}]
     for change in changes:
@@ -129,6 +135,8 @@ def sensitivity(found: Plan, changes: Sequence[str | Mapping[str, Any]]) -> pd.D
 
 def what_binds(found: Plan) -> pd.DataFrame:
     """The limits of a plan's choice and how much of each is used; see Plan.what_binds."""
+    if not isinstance(found, Plan):
+        raise InputError(f"what_binds is asked of {found!r}: expected a plan, as pm.plan returns it")
     return found.what_binds()
 
 

@@ -155,7 +155,7 @@ def estimate(
     scheduler = default_scheduler(deployment.stack, card).limited(max_num_batched_tokens, max_num_seqs).times(shape.dp)
     mine = max(math.ceil(in_flight / copies), 1) if in_flight is not None else None
     count = _count(requests, mine, arrival_times_s)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(size("seed", seed, low=0))
     spread = constant_values("serving")["length_spread"] if scheduler.mixed and mine is not None else 0.0
     tokens_in, tokens_out = lengths("isl", isl, count, spread, rng), lengths("osl", osl, count, spread, rng)
     at = arrivals(rate / copies, count, rng) if rate is not None else None
@@ -185,7 +185,7 @@ def _count(requests: int | None, in_flight: int | None, times: Sequence[float] |
     if requests is not None:
         return size("requests", requests, high=MOST_REQUESTS)
     if times is not None:
-        return len(times)
+        return len(arrival_trace(times))
     if in_flight is None:
         return ENOUGH
     return max(FEWEST, min(ROUNDS * in_flight, max(ENOUGH, 3 * in_flight)))

@@ -67,6 +67,8 @@ def plan(
     where the model fits on none of the GPUs.
     """
     asked = dict(locals())
+    if not isinstance(gpus, str | GpuSpec | Sequence):
+        raise InputError(f"gpus is {gpus!r}: expected a name, or a list of names")
     names = [gpus] if isinstance(gpus, str | GpuSpec) else list(gpus)
     if not names:
         raise InputError("gpus: name at least one")

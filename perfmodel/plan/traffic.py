@@ -70,7 +70,10 @@ def arrivals(request_rate: float, count: int, rng: np.random.Generator) -> Float
 
 def arrival_trace(times_s: Sequence[float]) -> Floats:
     """Arrivals of a trace, from its first request on; raises InputError for times that fall or are no numbers."""
-    found = np.asarray(times_s, dtype=np.float64)
+    try:
+        found = np.asarray(times_s, dtype=np.float64)
+    except (TypeError, ValueError):
+        found = np.empty(0)
     if found.ndim != 1 or not len(found) or not np.isfinite(found).all() or (np.diff(found) < 0).any():
         raise InputError("arrivals must be a list of rising times in seconds, one a request")
     return np.asarray(found - found[0])

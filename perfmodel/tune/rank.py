@@ -143,6 +143,8 @@ def rank(
     described by op (an operator, or argument names and numbers), grid=, arguments= and trip_count= (see kernel_rank.rank_kernel).
     """
     if kernel is not None and not isinstance(kernel, str):
+        if not callable(getattr(kernel, "fn", kernel)):
+            raise InputError(f"kernel is {kernel!r}: expected the name of a family, or a @triton.jit function")
         from perfmodel.tune.kernel_rank import rank_kernel
 
         return rank_kernel(op, gpu, kernel, configs=configs, top_k=top_k, **call)

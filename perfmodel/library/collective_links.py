@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError
-from perfmodel.hw.node import NVLINK, node
+from perfmodel.hw.node import NVLINK, NodeSpec, node
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.units import GB
 
@@ -39,7 +39,8 @@ def resolve_links(
     Raises InputError for an unknown topology, more GPUs than the machine holds, and nodes > 1 without a network.
     """
     unique, pick = distinct(np.stack([code.astype(np.float64), n_gpus / nodes, nodes], axis=1))
-    table = [_one(gpu, topologies[int(c)], int(g), int(m), constants) for c, g, m in unique]
+    machines = {c: node(topologies[int(c)], gpu) for c in set(unique[:, 0].tolist())}
+    table = [_one(gpu, machines[c], int(g), int(m), constants) for c, g, m in unique.tolist()]
     path, *facts = (np.array(column)[pick] for column in zip(*table, strict=True))
     return Links(path, *facts)
 
@@ -58,8 +59,9 @@ def distinct(key: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.in
     return key[first], np.asarray(group, dtype=np.intp)
 
 
-def _one(gpu: GpuSpec, topology: str, local: int, nodes: int, k: Mapping[str, float]) -> tuple[str, float, float, bool, bool, float, float]:
-    machine = node(topology, gpu)
+def _one(
+    gpu: GpuSpec, machine: NodeSpec, local: int, nodes: int, k: Mapping[str, float]
+) -> tuple[str, float, float, bool, bool, float, float]:
     if nodes > 1 and machine.nic_bytes_per_s <= 0:
         raise InputError(f"{machine.name} has no network to a second node: use nodes=1, or a topology with nic_gb_per_s in hwdb/nodes")
     link = machine.link(local)

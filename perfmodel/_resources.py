@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -34,8 +35,13 @@ def folders(kind: str) -> tuple[Path, Path]:
 
     Raises InputError where one of them names no folder, and where PERFMODEL_HOME or its folder of that kind is something else.
     """
-    variable = f"PERFMODEL_{kind.upper()}"
-    override = os.environ.get(variable)
+    return _folders(kind, tuple(map(os.environ.get, (f"PERFMODEL_{kind.upper()}", *_WHERE))))
+
+
+@functools.lru_cache(maxsize=256)
+def _folders(kind: str, environment: tuple[str | None, ...]) -> tuple[Path, Path]:
+    """Both folders, checked once for each state of the variables that decide, the override first."""
+    variable, override = f"PERFMODEL_{kind.upper()}", environment[0]
     if override:
         user = Path(override).expanduser()
         if not user.is_dir():

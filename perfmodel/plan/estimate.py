@@ -154,13 +154,14 @@ def estimate(
     host = host or overhead(deployment.stack, framework_version)
     scheduler = default_scheduler(deployment.stack, card).limited(max_num_batched_tokens, max_num_seqs).times(shape.dp)
     mine = max(math.ceil(in_flight / copies), 1) if in_flight is not None else None
-    count = _count(requests, mine, arrival_times_s)
+    times = None if arrival_times_s is None else arrival_trace(arrival_times_s)
+    count = _count(requests, mine, times)
     rng = np.random.default_rng(size("seed", seed, low=0))
     spread = constant_values("serving")["length_spread"] if scheduler.mixed and mine is not None else 0.0
     tokens_in, tokens_out = lengths("isl", isl, count, spread, rng), lengths("osl", osl, count, spread, rng)
     at = arrivals(rate / copies, count, rng) if rate is not None else None
-    if arrival_times_s is not None:
-        at = arrival_trace(arrival_times_s)[::copies]
+    if times is not None:
+        at = times[::copies]
         tokens_in, tokens_out = tokens_in[::copies], tokens_out[::copies]
     step = ServingStep(table, host)
     trace = simulate(
@@ -180,12 +181,12 @@ def _nodes(gpu: GpuSpec, gpus: int) -> int:
     return max(math.ceil(gpus / node("auto", gpu).gpus), 1)
 
 
-def _count(requests: int | None, in_flight: int | None, times: Sequence[float] | None) -> int:
+def _count(requests: int | None, in_flight: int | None, times: Floats | None) -> int:
     """Requests to simulate: as said, as the trace holds, or ROUNDS for each one in flight within what a second allows."""
     if requests is not None:
         return size("requests", requests, high=MOST_REQUESTS)
     if times is not None:
-        return len(arrival_trace(times))
+        return len(times)
     if in_flight is None:
         return ENOUGH
     return max(FEWEST, min(ROUNDS * in_flight, max(ENOUGH, 3 * in_flight)))

@@ -32,9 +32,9 @@ def prices(file: str | Path | Mapping[str, float] | None = None) -> dict[str, Pr
     """
     if isinstance(file, Mapping):
         return {find_gpu(name).name: Price(_positive(value, "prices", name), "", "given", False) for name, value in file.items()}
-    if file is not None and not isinstance(file, str | Path):
-        raise InputError(f"prices is {file!r}: expected a TOML file, or a mapping from GPU to US dollars an hour")
     if file is not None:
+        if not isinstance(file, str | Path):
+            raise InputError(f"prices is {file!r}: expected a TOML file, or a mapping from GPU to US dollars an hour")
         return _read(Path(file).expanduser(), example=False)
     own = user_folder() / FILE
     return _read(shipped("data") / FILE, example=True) | (_read(own, example=False) if own.is_file() else {})

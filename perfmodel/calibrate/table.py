@@ -16,7 +16,6 @@ from perfmodel.calibrate.operators import (
     envelope,
     fit_constants,
     group_widths,
-    law_of,
     predict_log,
     read_rows,
     shape_folds,
@@ -29,11 +28,22 @@ from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, boost, slice
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import NEW_ARCH_GROUP, interval_group, operator_model, universal_model, width_table
+from perfmodel.learn.operators import (
+    KIN,
+    NEW_ARCH_GROUP,
+    interval_group,
+    kin,
+    kin_digests,
+    operator_model,
+    operator_terms,
+    place,
+    universal_model,
+    width_table,
+)
 from perfmodel.learn.plausible import check_microseconds, latencies_us
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, SETTLED, settled, visible
-from perfmodel.library.columns import NEEDED, find, read_frame, take
+from perfmodel.library.columns import NEEDED, find, read_frame
 from perfmodel.library.registry import KINDS, parts
 
 if TYPE_CHECKING:
@@ -101,18 +111,14 @@ def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Cali
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What a correction starts from: a model, and its law, tree and error on all the rows of a table."""
+    """What a correction starts from: a model, and features, tree, error and place of all the rows of a table."""
 
     model: FittedModel
-    log_law: Floats
     features: Mapping[str, Floats]
     shown: Mapping[str, Floats]
     tree: Floats
     before: Floats
-
-    def place(self, rows: Rows, at: Any) -> tuple[Mapping[str, Floats], Floats, Mapping[str, Floats]]:
-        """What interpolation knows of the rows `at`: columns, log of the law, features."""
-        return take(rows.columns, at), self.log_law[at], {name: values[at] for name, values in self.features.items()}
+    where: kriging.Place | None
 
     def grow(self, at: Any, share: float, rounds: int) -> Residual:
         """Add rounds to the model's tree that learn `share` of what it leaves of the rows `at`."""
@@ -123,11 +129,12 @@ class _Base:
         return boost(seen, target, None, rounds=rounds, params=params, robust=False, start=self.model.residual)
 
 
-def _base(gpu: GpuSpec, rows: Rows, model: FittedModel) -> _Base:
-    log_law, features = law_of(rows, model.constants)
-    shown: Mapping[str, Floats] = features if len(rows) >= MANY_ROWS else visible(model.card, gpu.arch, features)
+def _base(gpu: GpuSpec, rows: Rows, model: FittedModel, near: bool) -> _Base:
+    terms = operator_terms(gpu, rows.what, rows.columns, model.constants)
+    shown: Mapping[str, Floats] = terms.features if len(rows) >= MANY_ROWS else visible(model.card, gpu.arch, terms.features)
     tree = np.zeros(len(rows)) if model.residual is None else model.residual.log_ratio(shown, len(rows))
-    return _Base(model, log_law, features, shown, tree, rows.log_latency - predict_log(model, rows))
+    where = place(gpu, rows.what, rows.columns, model, terms, tree, list(kin(gpu, rows.what).values())) if near else None
+    return _Base(model, terms.features, shown, tree, rows.log_latency - predict_log(model, rows), where)
 
 
 def _refitted(rows: Rows, prior: FittedModel) -> FittedModel:
@@ -141,9 +148,9 @@ def _held_out(gpu: GpuSpec, rows: Rows, priors: Sequence[FittedModel], kind: str
     """Log errors of every way to correct, on shapes held out in turn; `priors`: the model of each fold."""
     rounds_error = {rounds: np.zeros(len(rows)) for rounds in ROUNDS}
     between = np.zeros(len(rows))
-    whole = _base(gpu, rows, priors[0]) if kind == KEPT else None
+    whole = _base(gpu, rows, priors[0], near) if kind == KEPT else None
     for (train, held), prior in zip(_folds(rows), priors, strict=True):
-        base = whole or _base(gpu, rows, replace(prior, residual=None) if kind == LAW_ALONE else prior)
+        base = whole or _base(gpu, rows, replace(prior, residual=None) if kind == LAW_ALONE else prior, near)
         unseen = {name: values[held] for name, values in base.shown.items()}
         trial = base.grow(train, 1.0, ROUNDS[-1])
         already = 0 if base.model.residual is None else base.model.residual.booster.num_boosted_rounds()
@@ -151,9 +158,9 @@ def _held_out(gpu: GpuSpec, rows: Rows, priors: Sequence[FittedModel], kind: str
         for rounds in ROUNDS[1:]:
             learnt = sliced(trial, already + rounds).log_ratio(unseen, int(held.sum())) - base.tree[held]
             rounds_error[rounds][held] = base.before[held] - learnt
-        if near:
-            entry = kriging.fit(*base.place(rows, train), base.before[train])
-            between[held] = base.before[held] - kriging.log_ratio(entry, *base.place(rows, held))
+        if base.where is not None:
+            entry = kriging.fit(base.where.take(train), base.before[train])
+            between[held] = base.before[held] - kriging.log_ratio(entry, base.where.take(held))
     ways: dict[Way, Floats] = {(kind, 1.0, 0.0, rounds): error for rounds, error in rounds_error.items()}
     if near:
         deepest = min(ROUNDS[1:], key=lambda rounds: _score(rounds_error[rounds]))
@@ -184,7 +191,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
         best = nothing
     kind, tree_share, near_share, rounds = best
     start = prior if kind == KEPT else _refitted(rows, prior)
-    base = _base(gpu, rows, replace(start, residual=None) if kind == LAW_ALONE else start)
+    base = _base(gpu, rows, replace(start, residual=None) if kind == LAW_ALONE else start, near_share > 0)
     tree = base.model.residual if rounds == 0 else base.grow(slice(None), tree_share, rounds)
     widths = _widths(gpu, rows, prior, ways[best])
     kept = (
@@ -204,8 +211,8 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
         "half_widths": {NEW_ARCH_GROUP: widths},
         "archs": [],
     }
-    if near_share:
-        facts[kriging.CARD_KEY] = kriging.fit(rows.columns, base.log_law, base.features, base.before, near_share)
+    if base.where is not None:
+        facts[kriging.CARD_KEY] = {**kriging.fit(base.where, base.before, near_share), KIN: kin_digests(kin(gpu, rows.what))}
     facts["dtype_codes"] = sorted(set(facts["dtype_codes"]) | set(prior.card.get("dtype_codes", ())))
     mine = envelope(rows, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine

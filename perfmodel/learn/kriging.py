@@ -22,7 +22,7 @@ from perfmodel.errors import InputError
 Floats = npt.NDArray[np.float64]
 Leaves = npt.NDArray[np.uint16]
 CARD_KEY = "kriging"
-MAX_POINTS = 600
+MAX_POINTS = 1500
 SIZES = (
     "m", "n", "k", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "tokens", "hidden", "inter", "num_experts", "top_k",
     "tp", "ep", "num_heads",
@@ -106,8 +106,8 @@ def covariance(a: Place, b: Place, *, leaves: bool = True) -> Floats:
     return result
 
 
-def fit(where: Place, residual: Floats, share: float = 1.0) -> dict[str, Any]:
-    """Card entry that gives `residual` (log measured over prior) times `share`; rows that disagree with their neighbours count less."""
+def fit(where: Place, residual: Floats) -> dict[str, Any]:
+    """Card entry that gives `residual` (log measured over prior) at `where`; rows that disagree with their neighbours count less."""
     centre = where.near.mean(axis=0)
     centred = Place(where.near - centre, where.names, where.kin, where.leaves)
     between = covariance(centred, centred)
@@ -117,14 +117,25 @@ def fit(where: Place, residual: Floats, share: float = 1.0) -> dict[str, Any]:
         weights = np.asarray(np.linalg.solve(between + np.diag(NOISE / trust), residual), dtype=np.float64)
         trust = np.asarray(1.0 / np.maximum(1.0, np.abs(NOISE / trust * weights) / OUTLIER), dtype=np.float64)
     return {
-        "place": np.round(where.near, 4).tolist(),
-        "names": where.names.astype(int).tolist(),
-        "kin_ratios": np.round(where.kin, 4).tolist(),
-        "leaves": base64.b64encode(zlib.compress(where.leaves.astype("<u2").tobytes(), 9)).decode("ascii"),
+        "rows": len(residual),
+        "place": _packed(where.near, "<f4"),
+        "names": _packed(where.names, "<u2"),
+        "kin_ratios": _packed(where.kin, "<f4"),
+        "leaves": _packed(where.leaves, "<u2"),
         "trees": where.leaves.shape[1],
         "centre": np.round(centre, 4).tolist(),
-        "weights": np.round(share * weights, 6).tolist(),
+        "weights": np.round(weights, 6).tolist(),
     }
+
+
+def _packed(values: npt.NDArray[Any], kind: str) -> str:
+    """An array as text: rows of that many bytes a value, compressed."""
+    exact = values if kind == "<u2" else np.round(values, 4)
+    return base64.b64encode(zlib.compress(exact.astype(kind).tobytes(), 9)).decode("ascii")
+
+
+def _unpacked(text: str, kind: str, rows: int) -> npt.NDArray[Any]:
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=kind).reshape(rows, -1)
 
 
 def log_ratio(entry: Mapping[str, Any], where: Place) -> Floats:
@@ -178,14 +189,14 @@ def _arrays(entry: Mapping[str, Any]) -> _Arrays:
     if kept is not None and kept[0] is entry:
         return kept[1]
     try:
-        near, names, kin, centre, weights = (
-            np.asarray(entry[name], dtype=np.float64) for name in ("place", "names", "kin_ratios", "centre", "weights")
-        )
-        stored = np.frombuffer(zlib.decompress(base64.b64decode(entry["leaves"])), dtype="<u2")
-        leaves = stored.reshape(len(near), int(entry["trees"])).astype(np.uint16)
-    except (KeyError, ValueError, zlib.error):
+        rows = int(entry["rows"])
+        near, kin = (_unpacked(entry[name], "<f4", rows).astype(np.float64) for name in ("place", "kin_ratios"))
+        names, leaves = (_unpacked(entry[name], "<u2", rows) for name in ("names", "leaves"))
+        centre, weights = (np.asarray(entry[name], dtype=np.float64) for name in ("centre", "weights"))
+        where = Place(near - centre, names.astype(np.float64), kin, leaves)
+    except (KeyError, TypeError, ValueError, zlib.error):
         raise another_version() from None
-    arrays = _Arrays(Place(near - centre, names, kin.reshape(len(near), -1), leaves), centre, weights, _sums(names, leaves, weights))
+    arrays = _Arrays(where, centre, weights, _sums(where.names, leaves, weights))
     _KEPT[id(entry)] = (entry, arrays)
     while len(_KEPT) > KEPT:
         _KEPT.popitem(last=False)

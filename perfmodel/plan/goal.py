@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from perfmodel.errors import InputError
 from perfmodel.ops.check import size
 from perfmodel.plan.prices import Price
+from perfmodel.plan.traffic import Request, accepted_tokens, hit_rate
 
 MOST_GPUS = 1024
 """Of each kind of GPU, where only traffic bounds them."""
@@ -20,7 +21,8 @@ class Goal:
     """Traffic and limits. TTFT and TPOT are means; TPOT leaves out the first token.
 
     request_rate: requests a second of all engines together (Poisson); concurrency: requests in flight of all engines together; with
-    neither, every engine is filled. total_gpus bounds the GPUs of one kind; budget_usd_per_hour needs a price.
+    neither, every engine is filled. prefix_cache_hit_rate: share of each prompt in the cache; accepted_tokens_per_step: of speculative
+    decoding. total_gpus bounds the GPUs of one kind; budget_usd_per_hour needs a price.
     """
 
     isl: int
@@ -32,6 +34,13 @@ class Goal:
     total_gpus: int | None = None
     budget_usd_per_hour: float | None = None
     objective: str = "auto"
+    prefix_cache_hit_rate: float = 0.0
+    accepted_tokens_per_step: float = 1.0
+
+    @property
+    def request(self) -> Request:
+        """One request, as an engine meets it; the last token of a prompt is always computed."""
+        return Request(self.isl, self.osl, min(int(self.isl * self.prefix_cache_hit_rate), self.isl - 1), self.accepted_tokens_per_step)
 
     def misses(self, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
         """Each limit on latency and by which factor it is used: over 1 is missed."""
@@ -50,6 +59,8 @@ def goal(
     total_gpus: object = None,
     budget_usd_per_hour: object = None,
     objective: str = "auto",
+    prefix_cache_hit_rate: object = 0.0,
+    accepted_tokens_per_step: object = 1.0,
     prices: Mapping[str, Price] | None = None,
 ) -> Goal:
     """Check every value; raises InputError naming the first that cannot be."""
@@ -71,6 +82,8 @@ def goal(
         None if total_gpus is None else size("total_gpus", total_gpus, high=10**5),
         _positive("budget_usd_per_hour", budget_usd_per_hour),
         objective,
+        hit_rate(prefix_cache_hit_rate),
+        accepted_tokens(accepted_tokens_per_step),
     )
 
 

@@ -208,6 +208,8 @@ class Plan:
             "request_rate": rate / row["replicas"] if rate else None,
             "kv_cache_dtype": engine.ledger.kv_dtype,
             "stack": self.stack,
+            "prefix_cache_hit_rate": self.goal.prefix_cache_hit_rate,
+            "accepted_tokens_per_step": self.goal.accepted_tokens_per_step,
             "calibration": self.asked["calibration"],
         }
         if row["mode"] == "disagg":

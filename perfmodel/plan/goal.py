@@ -13,12 +13,13 @@ from perfmodel.plan.traffic import Request, accepted_tokens, hit_rate
 
 MOST_GPUS = 1024
 """Of each kind of GPU, where only traffic bounds them."""
+PERCENTILES = ("mean", "p50", "p90", "p99")
 OBJECTIVES = ("auto", "gpus", "cost", "throughput")
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Traffic and limits. TTFT and TPOT are means; TPOT leaves out the first token.
+    """Traffic and limits on TTFT and TPOT: on their means, or on a percentile over requests; TPOT leaves out the first token.
 
     request_rate: requests a second of all engines together (Poisson); concurrency: requests in flight of all engines together; with
     neither, every engine is filled. prefix_cache_hit_rate: share of each prompt in the cache; accepted_tokens_per_step: of speculative
@@ -36,6 +37,7 @@ class Goal:
     objective: str = "auto"
     prefix_cache_hit_rate: float = 0.0
     accepted_tokens_per_step: float = 1.0
+    percentile: str = "mean"
 
     @property
     def request(self) -> Request:
@@ -61,11 +63,14 @@ def goal(
     objective: str = "auto",
     prefix_cache_hit_rate: object = 0.0,
     accepted_tokens_per_step: object = 1.0,
+    percentile: str = "mean",
     prices: Mapping[str, Price] | None = None,
 ) -> Goal:
     """Check every value; raises InputError naming the first that cannot be."""
     if request_rate is not None and concurrency is not None:
         raise InputError("request_rate and concurrency: give one; a rate makes its own concurrency, and the other way round")
+    if percentile not in PERCENTILES:
+        raise InputError(f"percentile {percentile!r}: use one of {', '.join(PERCENTILES)}")
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r}: use one of {', '.join(OBJECTIVES)}")
     if (budget_usd_per_hour is not None or objective == "cost") and not prices:
@@ -84,6 +89,7 @@ def goal(
         objective,
         hit_rate(prefix_cache_hit_rate),
         accepted_tokens(accepted_tokens_per_step),
+        percentile,
     )
 
 

@@ -378,3 +378,20 @@ def test_a_prefix_cache_and_speculation_are_planned_with():
 def test_impossible_shares_and_steps_are_refused(more):
     with pytest.raises(InputError, match=next(iter(more))):
         pm.plan("Llama-3.1-8B", "h100_sxm", isl=1000, osl=100, **more)
+
+
+def test_a_limit_on_a_percentile_is_held_by_the_simulation_of_the_choice():
+    asked = {"model": "Llama-3.1-8B", "gpus": "h100_sxm", "isl": 3000, "osl": 200, "request_rate": 12, "tpot_ms": 25, "ttft_ms": 180}
+    mean, tail = pm.plan(**asked), pm.plan(**asked, percentile="p99")
+    assert mean.best is not None and tail.best is not None
+    assert tail.best["ttft_p99_ms"] <= 180 and tail.best["tpot_p99_ms"] <= 25
+    assert tail.best["ttft_p99_ms"] > tail.best["ttft_ms"] and tail.best["gpus"] >= mean.best["gpus"]
+    assert "p99" in tail.sentence() and any("simulated" in note for note in tail.notes())
+    assert tail.check().ttft.p99 == pytest.approx(tail.best["ttft_p99_ms"])
+
+
+def test_a_percentile_that_nothing_holds_is_not_called_best():
+    found = pm.plan("Llama-3.1-8B", "l20", isl=8000, osl=200, request_rate=4, ttft_ms=900, percentile="p99", total_gpus=4)
+    assert found.best is None and "no deployment meets the goal" in found.sentence()
+    with pytest.raises(InputError, match="percentile"):
+        pm.plan("Llama-3.1-8B", "l20", isl=8000, osl=200, percentile="p95")

@@ -391,7 +391,7 @@ def test_a_limit_on_a_percentile_is_held_by_the_simulation_of_the_choice():
 
 
 def test_a_percentile_that_nothing_holds_is_not_called_best():
-    found = pm.plan("Llama-3.1-8B", "l20", isl=8000, osl=200, request_rate=4, ttft_ms=900, percentile="p99", total_gpus=4)
+    found = pm.plan("Llama-3.1-8B", "l20", isl=8000, osl=200, request_rate=1, ttft_ms=2000, percentile="p99", total_gpus=4)
     assert found.best is None and "no deployment meets the goal" in found.sentence()
     with pytest.raises(InputError, match="percentile"):
         pm.plan("Llama-3.1-8B", "l20", isl=8000, osl=200, percentile="p95")

@@ -14,15 +14,18 @@ from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
 from perfmodel.library.attention_paths import PATH, PATHS
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
-from perfmodel.library.names import KERNELS
+from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_attention_decode"
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
-_FA2, _FA3, _FA4, _FLASHINFER, _TRITON, _TRTLLM = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm"))
+_FA2, _FA3, _FA4, _TRITON, _TRTLLM, _CUDNN = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm", "cudnn"))
+_VLLM = STACKS.index("vllm")
 _UNITS = ("other", "fa2", "fa3", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(name) if name in _UNITS else _UNITS.index("fa3") if name == "fa4" else 0 for name in KERNELS])
 _ROWS = np.array([64.0 if name in ("fa2", "fa3", "fa4") else 16.0 for name in KERNELS])  # query rows that a multiply is padded to
+FA3_FEWEST_BLOCKS = 4.0  # key blocks up to which FlashAttention-3 does not split (hopper/heuristics.h, num_splits_heuristic)
+XQA_BLOCK, XQA_WAVES, XQA_MOST_SHARES = 128.0, 8.0, 6000.0  # tokens of a share at least, blocks an SM and shares of a batch at most
 XQA_GROUP = 32  # widest group of TensorRT-LLM's XQA kernels; wider ones run one query head at a time
 
 
@@ -33,6 +36,8 @@ class Plan:
     passes: Floats  # passes over the keys of one KV head: 1 where its query heads are packed into one tile
     rows: Floats  # padded query rows of a pass
     splits: Floats
+    blocks_per_sm: Floats
+    combined: npt.NDArray[np.bool_]  # a combine kernel is launched, whether or not this row's keys are split
 
 
 def plan(
@@ -42,31 +47,56 @@ def plan(
     """Packing and splits of each row.
 
     FlashAttention-2 packs the query heads of a KV head only without a window, and its variable-length call (vLLM) splits the keys only
-    when it packs; FlashAttention-3 splits from five key blocks on. TensorRT-LLM packs groups of 2 to 32 (XQA) and runs one query head at
-    a time otherwise; its mma.sync XQA kernels for an fp8 cache do not split. Source: public kernels (flash_api.cpp,
-    heuristics.h of flash-attention 2.7; XQA of TensorRT-LLM); public rows: window on over off = group (2 to 50) for FlashAttention-2 alone,
+    when it packs. FlashAttention-3 has one block an SM, splits from five key blocks on while the KV heads of one sequence leave SMs idle,
+    into shares of ceil(1.1 blocks / SMs), and then always launches its combine kernel. TensorRT-LLM: `xqa`, but its mma.sync
+    kernels for an fp8 cache do not split. Source: public kernels (flash_api.cpp,
+    hopper/heuristics.h and flash_prepare_scheduler.cu of flash-attention); public rows: window on over off = group (2 to 50) for FlashAttention-2 alone,
     8x from group 48 on for TensorRT-LLM, time = 18 ns x tokens for one unsplit head on L40S.
     """
     group = columns["q_heads"] / columns["kv_heads"]
-    fa2, trtllm = kernel == _FA2, kernel == _TRTLLM
-    apart = (fa2 & (columns["window"] > 0)) | (trtllm & (group > XQA_GROUP))
-    tile = _ROWS[kernel]
+    fa2, fa3, trtllm = kernel == _FA2, (kernel == _FA3) | (kernel == _FA4), kernel == _TRTLLM
+    packed, shares = xqa(gpu, columns, fp8)
+    apart = (fa2 & (columns["window"] > 0)) | (trtllm & ~packed)
+    tile = np.where(fa3 & (columns["head_dim"] > 128), 128.0, _ROWS[kernel])
     passes = np.where(apart, group, np.ceil(group / np.maximum(tile, 64.0)))
     rows = np.ceil(np.where(apart, 1.0, np.minimum(group, 64.0)) / tile) * tile
-    xqa_alone = trtllm & (fp8 > 0) & (group > 1) & ~apart & (not warpgroup_path(gpu))
-    whole = xqa_alone | (fa2 & (stack == 1) & (apart | (group == 1)))
-    block = c["split_tokens"] * np.where(fa2 | (kernel == _FA3), np.clip(128.0 / columns["head_dim"], 0.5, 2.0), 1.0)
-    fewest = np.where(kernel == _FA3, 4.0, 1.0)
+    whole = fa2 & (stack == _VLLM) & (apart | (group == 1))
+    block = c["split_tokens"] * np.where(fa2 | fa3, np.clip(128.0 / columns["head_dim"], 0.5, np.where(fa3, 1.0, 2.0)), 1.0)
     blocks = np.ceil(seen / block)
-    slots = gpu.sms * c["blocks_per_sm"]
-    units = columns["batch"] * columns["kv_heads"] * passes
-    most = np.where(kernel == _TRITON, np.where(stack == 1, c["max_splits_vllm_triton"], c["max_splits_sglang_triton"]), c["max_splits"])
-    splits = np.where(whole | (blocks <= fewest), 1.0, np.clip(np.floor(slots / units), 1.0, np.minimum(blocks, most)))
-    return Plan(passes, rows, splits)
+    per_sm = np.where(fa3, 1.0, c["blocks_per_sm"])
+    slots = gpu.sms * per_sm
+    heads = columns["kv_heads"] * passes
+    units = columns["batch"] * heads
+    most = np.where(kernel == _TRITON, np.where(stack == _VLLM, c["max_splits_vllm_triton"], c["max_splits_sglang_triton"]), c["max_splits"])
+    splits = np.where(whole, 1.0, np.clip(np.floor(slots / units), 1.0, np.minimum(blocks, most)))
+    may = (blocks > FA3_FEWEST_BLOCKS) & (heads < 0.8 * gpu.sms)
+    dynamic = np.ceil(blocks / np.ceil(1.1 * blocks * units / gpu.sms))
+    splits = np.where(fa3, np.where(may, np.minimum(dynamic, np.maximum(np.floor(gpu.sms / heads), 1.0)), 1.0), splits)
+    splits = np.where(trtllm & packed, np.where((fp8 > 0) & (not warpgroup_path(gpu)), 1.0, shares), splits)
+    return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0))
+
+
+def xqa(gpu: GpuSpec, columns: Mapping[str, Floats], fp8: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:
+    """(rows that TensorRT-LLM runs with XQA, the shares that it cuts the keys into); the others run one query head at a time (MMHA).
+
+    XQA packs groups of 2 to 32. With a 16-bit cache it is taken only where 4 batch kv_heads max(1, kv / 128) >= SMs. Shares:
+    n = kv / 128, at most sqrt(8 n) and 8 blocks an SM, whatever the window. Source: TensorRT-LLM, decoderXQAImplJIT (mayHavePerfGain,
+    shouldUse, computeMultiBlockCount) and decoderXQAConstants.h.
+    """
+    group, units = columns["q_heads"] / columns["kv_heads"], columns["batch"] * columns["kv_heads"]
+    blocks = np.maximum(np.floor(columns["kv_len"] / XQA_BLOCK), 1.0)
+    gain = 4.0 * units * blocks >= gpu.sms
+    shares = np.minimum(blocks, np.round(np.sqrt(8.0 * blocks)))
+    shares = np.floor(shares / np.maximum(units * shares / gpu.sms / XQA_WAVES, 1.0))
+    shares = np.maximum(np.minimum(shares, np.floor(XQA_MOST_SHARES / columns["batch"])), 1.0)
+    return (group > 1) & (group <= XQA_GROUP) & (gain | (fp8 > 0)), shares
 
 
 def xqa_hopper(gpu: GpuSpec, kernel: npt.NDArray[np.intp], fp8: Floats, group: Floats) -> npt.NDArray[np.bool_]:
-    """Rows that TensorRT-LLM runs with its warp-group XQA kernel: fp8 cache, a group that packs, sm_90."""
+    """Rows of TensorRT-LLM's warp-group XQA kernel: fp8 cache, a group that packs, sm_90. It turns queries and appends keys itself.
+
+    Source: TensorRT-LLM, decoderXQAImplJIT (applyRoPEInXqaKernel for the Hopper kernel).
+    """
     found: npt.NDArray[np.bool_] = (kernel == _TRTLLM) & (fp8 > 0) & (group > 1) & (group <= XQA_GROUP) & warpgroup_path(gpu)
     return found
 
@@ -99,7 +129,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     edge = np.where((window > 0) & (columns["kv_len"] > window), c["window_edge_tokens"], 0.0)  # blocks that a window cuts
 
     units = batch * kv_heads * passes * splits
-    waves = units / (sms * c["blocks_per_sm"])
+    waves = units / (sms * cut.blocks_per_sm)
     share = np.where(waves <= 1.0, 1.0, c["tail_weight"] * np.ceil(waves) + (1.0 - c["tail_weight"]) * waves)
     tiles = np.ceil((seen + edge) / splits / KV_BLOCK)
     tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * kv_bytes / 2.0) / clock + c["tile_latencies"] * gpu.dram_latency_s
@@ -110,31 +140,35 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     small = 2.0 * batch * q_heads * dim * 2.0
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(held + small, capacity, sharpness)
-    active = np.minimum(units / c["blocks_per_sm"], sms)
+    active = np.minimum(units / cut.blocks_per_sm, sms)
     dram = dram_seconds(
         (held + small) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
     )
     idle = sms / np.maximum(active, 1.0)
     l2 = (held * passes + small) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * idle
     elements = batch * kv_heads * passes * cut.rows * (seen + edge) * idle
-    rate = gpu.tensor_rate("bf16")
-    tensor = 4.0 * elements * dim / (rate * c["tensor_share_wgmma" if warpgroup_path(gpu) else "tensor_share_mma"])
+    flash3 = (kernel == _FA3) | (kernel == _FA4)
+    rate = gpu.tensor_rate("bf16") * c["tensor_share_wgmma" if warpgroup_path(gpu) else "tensor_share_mma"]
+    own = np.where(fp8 > 0, 2.0, 1.0) * gpu.tensor_rate("bf16") * c["tensor_share_fa3"]  # whole wgmma tiles, fp8 multiplied as it is
+    own = own * np.where((fp8 > 0) & (stack == _VLLM), np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)
+    tensor = 4.0 * elements * dim / np.where(flash3, own, rate)
     exp = elements / (gpu.sfu_per_clock_per_sm * sms * clock)
     convert = fp8 * held * passes * idle / (_convert(gpu, kernel, dim, group, c) * sms * clock)  # one byte an element
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
-    calls = calls + fp8 * stack_values(c, "fp8_launches", stack)
-    calls = calls * np.where(xqa_hopper(gpu, kernel, fp8, group), c["xqa_hopper_launches"], 1.0)
-    varlen = (stack == 1) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
+    fused = xqa_hopper(gpu, kernel, fp8, group)
+    calls = np.where(fused, calls * c["xqa_hopper_launches"], calls + fp8 * stack_values(c, "fp8_launches", stack))
+    varlen = (stack == _VLLM) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
-    split = splits > 1
     fixed = calls * floor + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
     rows_bytes = batch * dim * 2.0 * (q_heads + 2.0 * kv_heads)
-    prepare = stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s
+    prepare = np.where(fused, 0.0, stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s)
     cycles = np.where(kernel == _FA2, c["combine_split_cycles_fa2"], c["combine_split_cycles"])
     per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
-    combine = split * (c["combine_launches"] * floor + splits * per_split)
-    latency = fixed + prepare + overlap(c["overlap_power"], dram, l2, tensor + exp + convert, chain) + combine
+    combine = cut.combined * (c["combine_launches"] * floor + splits * per_split)
+    ramp = c["ramp"] * unit_s
+    streams = warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)
+    latency = fixed + prepare + ramp + overlap(np.where(streams, c["overlap_power_wgmma"], c["overlap_power"]), dram, l2, tensor + exp + convert, chain) + combine
     one = np.ones_like(latency)
     features = {
         "dram": np.log(dram / latency),
@@ -165,7 +199,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     }
     seconds = {
         "dram": dram, "l2": l2, "tensor": tensor, "exp": exp, "conversion": convert, "kv chain": chain, "combine": combine,
-        "prepare": prepare, "launch": fixed,
+        "prepare": prepare, "launch": fixed + ramp,
     }  # fmt: skip
     return OperatorTerms(latency, seconds, features)
 

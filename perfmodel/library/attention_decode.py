@@ -148,15 +148,16 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     l2 = (held * passes + small) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * idle
     elements = batch * kv_heads * passes * cut.rows * (seen + edge) * idle
     flash3 = (kernel == _FA3) | (kernel == _FA4)
-    rate = gpu.tensor_rate("bf16") * c["tensor_share_wgmma" if warpgroup_path(gpu) else "tensor_share_mma"]
+    fused = xqa_hopper(gpu, kernel, fp8, group)
+    rate = gpu.tensor_rate("bf16") * (c["mma_on_wgmma_share"] if warpgroup_path(gpu) else 1.0)  # of 16-bit mma.sync
     own = np.where(fp8 > 0, 2.0, 1.0) * gpu.tensor_rate("bf16") * c["tensor_share_fa3"]  # whole wgmma tiles, fp8 multiplied as it is
     own = own * np.where((fp8 > 0) & (stack == _VLLM), np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)
-    tensor = 4.0 * elements * dim / np.where(flash3, own, rate)
+    rate = rate * np.where(kernel == _FA2, c["tensor_share_fa2"], c["tensor_share_mma"])
+    tensor = 4.0 * elements * dim / np.where(flash3 | fused, own, rate)
     exp = elements / (gpu.sfu_per_clock_per_sm * sms * clock)
-    convert = fp8 * held * passes * idle / (_convert(gpu, kernel, dim, group, c) * sms * clock)  # one byte an element
+    convert = fp8 * held * passes * idle / (_convert(gpu, np.where(fused, _FA3, kernel), dim, group, c) * sms * clock)  # one byte an element
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
-    fused = xqa_hopper(gpu, kernel, fp8, group)
     calls = np.where(fused, calls * c["xqa_hopper_launches"], calls + fp8 * stack_values(c, "fp8_launches", stack))
     varlen = (stack == _VLLM) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
@@ -207,7 +208,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 def _convert(gpu: GpuSpec, kernel: npt.NDArray[np.intp], dim: Floats, group: Floats, c: Mapping[str, float]) -> Floats:
     """fp8 elements a clock and SM that a kernel turns into what it multiplies.
 
-    FlashAttention-3 also transposes V, slower in wide heads; TensorRT-LLM's one-head kernel (MMHA) multiplies on the CUDA cores.
+    FlashAttention-3 and XQA on sm_90 multiply in fp8 and transpose V, slower in wide heads; TensorRT-LLM's one-head kernel (MMHA) multiplies on the CUDA cores.
     """
     table = np.full(len(KERNELS), c["convert_per_clock"])
     table[_TRITON] = c["convert_per_clock_triton"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
 from perfmodel.library.attention_paths import PATH, PATHS
+from perfmodel.library.attention_splits import XQA_GROUP, plan, xqa_hopper
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -23,82 +23,6 @@ _FA2, _FA3, _FA4, _TRITON, _TRTLLM, _CUDNN = (KERNELS.index(k) for k in ("fa2", 
 _VLLM = STACKS.index("vllm")
 _UNITS = ("other", "fa2", "fa3", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(name) if name in _UNITS else _UNITS.index("fa3") if name == "fa4" else 0 for name in KERNELS])
-_ROWS = np.array([64.0 if name in ("fa2", "fa3", "fa4") else 16.0 for name in KERNELS])  # query rows that a multiply is padded to
-FA3_FEWEST_BLOCKS = 4.0  # key blocks up to which FlashAttention-3 does not split (hopper/heuristics.h, num_splits_heuristic)
-XQA_BLOCK, XQA_WAVES, XQA_MOST_SHARES = 128.0, 8.0, 6000.0  # tokens of a share at least, blocks an SM and shares of a batch at most
-XQA_GROUP = 32  # widest group of TensorRT-LLM's XQA kernels; wider ones run one query head at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a kernel cuts the work: query heads that share a pass over the keys, blocks along the keys, and whether a combine follows."""
-
-    passes: Floats  # passes over the keys of one KV head: 1 where its query heads are packed into one tile
-    rows: Floats  # padded query rows of a pass
-    splits: Floats
-    blocks_per_sm: Floats
-    combined: npt.NDArray[np.bool_]  # a combine kernel is launched, whether or not this row's keys are split
-
-
-def plan(
-    gpu: GpuSpec, stack: npt.NDArray[np.intp], kernel: npt.NDArray[np.intp], columns: Mapping[str, Floats], seen: Floats, fp8: Floats,
-    c: Mapping[str, float],
-) -> Plan:  # fmt: skip
-    """Packing and splits of each row.
-
-    FlashAttention-2 packs the query heads of a KV head only without a window, and its variable-length call (vLLM) splits the keys only
-    when it packs. FlashAttention-3 has one block an SM, splits from five key blocks on while the KV heads of one sequence leave SMs idle,
-    into shares of ceil(1.1 blocks / SMs), and then always launches its combine kernel. TensorRT-LLM: `xqa`, but its mma.sync
-    kernels for an fp8 cache do not split. Source: public kernels (flash_api.cpp,
-    hopper/heuristics.h and flash_prepare_scheduler.cu of flash-attention); public rows: window on over off = group (2 to 50) for FlashAttention-2 alone,
-    8x from group 48 on for TensorRT-LLM, time = 18 ns x tokens for one unsplit head on L40S.
-    """
-    group = columns["q_heads"] / columns["kv_heads"]
-    fa2, fa3, trtllm = kernel == _FA2, (kernel == _FA3) | (kernel == _FA4), kernel == _TRTLLM
-    packed, shares = xqa(gpu, columns, fp8)
-    apart = (fa2 & (columns["window"] > 0)) | (trtllm & ~packed)
-    tile = np.where(fa3 & (columns["head_dim"] > 128), 128.0, _ROWS[kernel])
-    passes = np.where(apart, group, np.ceil(group / np.maximum(tile, 64.0)))
-    rows = np.ceil(np.where(apart, 1.0, np.minimum(group, 64.0)) / tile) * tile
-    whole = fa2 & (stack == _VLLM) & (apart | (group == 1))
-    block = c["split_tokens"] * np.where(fa2 | fa3, np.clip(128.0 / columns["head_dim"], 0.5, np.where(fa3, 1.0, 2.0)), 1.0)
-    blocks = np.ceil(seen / block)
-    per_sm = np.where(fa3, 1.0, c["blocks_per_sm"])
-    slots = gpu.sms * per_sm
-    heads = columns["kv_heads"] * passes
-    units = columns["batch"] * heads
-    most = np.where(kernel == _TRITON, np.where(stack == _VLLM, c["max_splits_vllm_triton"], c["max_splits_sglang_triton"]), c["max_splits"])
-    splits = np.where(whole, 1.0, np.clip(np.floor(slots / units), 1.0, np.minimum(blocks, most)))
-    may = (blocks > FA3_FEWEST_BLOCKS) & (heads < 0.8 * gpu.sms)
-    dynamic = np.ceil(blocks / np.ceil(1.1 * blocks * units / gpu.sms))
-    splits = np.where(fa3, np.where(may, np.minimum(dynamic, np.maximum(np.floor(gpu.sms / heads), 1.0)), 1.0), splits)
-    splits = np.where(trtllm & packed, np.where((fp8 > 0) & (not warpgroup_path(gpu)), 1.0, shares), splits)
-    return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0))
-
-
-def xqa(gpu: GpuSpec, columns: Mapping[str, Floats], fp8: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:
-    """(rows that TensorRT-LLM runs with XQA, the shares that it cuts the keys into); the others run one query head at a time (MMHA).
-
-    XQA packs groups of 2 to 32. With a 16-bit cache it is taken only where 4 batch kv_heads max(1, kv / 128) >= SMs. Shares:
-    n = kv / 128, at most sqrt(8 n) and 8 blocks an SM, whatever the window. Source: TensorRT-LLM, decoderXQAImplJIT (mayHavePerfGain,
-    shouldUse, computeMultiBlockCount) and decoderXQAConstants.h.
-    """
-    group, units = columns["q_heads"] / columns["kv_heads"], columns["batch"] * columns["kv_heads"]
-    blocks = np.maximum(np.floor(columns["kv_len"] / XQA_BLOCK), 1.0)
-    gain = 4.0 * units * blocks >= gpu.sms
-    shares = np.minimum(blocks, np.round(np.sqrt(8.0 * blocks)))
-    shares = np.floor(shares / np.maximum(units * shares / gpu.sms / XQA_WAVES, 1.0))
-    shares = np.maximum(np.minimum(shares, np.floor(XQA_MOST_SHARES / columns["batch"])), 1.0)
-    return (group > 1) & (group <= XQA_GROUP) & (gain | (fp8 > 0)), shares
-
-
-def xqa_hopper(gpu: GpuSpec, kernel: npt.NDArray[np.intp], fp8: Floats, group: Floats) -> npt.NDArray[np.bool_]:
-    """Rows of TensorRT-LLM's warp-group XQA kernel: fp8 cache, a group that packs, sm_90. It turns queries and appends keys itself.
-
-    Source: TensorRT-LLM, decoderXQAImplJIT (applyRoPEInXqaKernel for the Hopper kernel).
-    """
-    found: npt.NDArray[np.bool_] = (kernel == _TRTLLM) & (fp8 > 0) & (group > 1) & (group <= XQA_GROUP) & warpgroup_path(gpu)
-    return found
 
 
 def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
@@ -149,13 +73,14 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     elements = batch * kv_heads * passes * cut.rows * (seen + edge) * idle
     flash3 = (kernel == _FA3) | (kernel == _FA4)
     fused = xqa_hopper(gpu, kernel, fp8, group)
-    rate = gpu.tensor_rate("bf16") * (c["mma_on_wgmma_share"] if warpgroup_path(gpu) else 1.0)  # of 16-bit mma.sync
+    mma = gpu.tensor_rate("bf16") * (c["mma_on_wgmma_share"] if warpgroup_path(gpu) else 1.0)
     own = np.where(fp8 > 0, 2.0, 1.0) * gpu.tensor_rate("bf16") * c["tensor_share_fa3"]  # whole wgmma tiles, fp8 multiplied as it is
     own = own * np.where((fp8 > 0) & (stack == _VLLM), np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)
-    rate = rate * np.where(kernel == _FA2, c["tensor_share_fa2"], c["tensor_share_mma"])
+    rate = mma * np.where(kernel == _FA2, c["tensor_share_fa2"], c["tensor_share_mma"])
     tensor = 4.0 * elements * dim / np.where(flash3 | fused, own, rate)
     exp = elements / (gpu.sfu_per_clock_per_sm * sms * clock)
-    convert = fp8 * held * passes * idle / (_convert(gpu, np.where(fused, _FA3, kernel), dim, group, c) * sms * clock)  # one byte an element
+    a_clock = _convert(gpu, np.where(fused, _FA3, kernel), dim, group, c)  # elements of one byte each
+    convert = fp8 * held * passes * idle / (a_clock * sms * clock)
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
     calls = np.where(fused, calls * c["xqa_hopper_launches"], calls + fp8 * stack_values(c, "fp8_launches", stack))
@@ -169,7 +94,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     combine = cut.combined * (c["combine_launches"] * floor + splits * per_split)
     ramp = c["ramp"] * unit_s
     streams = warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)
-    latency = fixed + prepare + ramp + overlap(np.where(streams, c["overlap_power_wgmma"], c["overlap_power"]), dram, l2, tensor + exp + convert, chain) + combine
+    power = np.where(streams, c["overlap_power_wgmma"], c["overlap_power"])
+    latency = fixed + prepare + ramp + overlap(power, dram, l2, tensor + exp + convert, chain) + combine
     one = np.ones_like(latency)
     features = {
         "dram": np.log(dram / latency),
@@ -208,7 +134,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 def _convert(gpu: GpuSpec, kernel: npt.NDArray[np.intp], dim: Floats, group: Floats, c: Mapping[str, float]) -> Floats:
     """fp8 elements a clock and SM that a kernel turns into what it multiplies.
 
-    FlashAttention-3 and XQA on sm_90 multiply in fp8 and transpose V, slower in wide heads; TensorRT-LLM's one-head kernel (MMHA) multiplies on the CUDA cores.
+    FlashAttention-3 and XQA on sm_90 multiply in fp8 but transpose V, slower in wide heads; TensorRT-LLM's one-head kernel (MMHA)
+    multiplies on the CUDA cores.
     """
     table = np.full(len(KERNELS), c["convert_per_clock"])
     table[_TRITON] = c["convert_per_clock_triton"]

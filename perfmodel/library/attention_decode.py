@@ -93,7 +93,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
     combine = cut.combined * (c["combine_launches"] * floor + splits * per_split)
     ramp = c["ramp"] * unit_s
-    streams = warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)
+    streams = (warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)) | ((kernel == _FA2) & (stack == STACKS.index("torch")))
     power = np.where(streams, c["overlap_power_wgmma"], c["overlap_power"])
     latency = fixed + prepare + ramp + overlap(power, dram, l2, tensor + exp + convert, chain) + combine
     one = np.ones_like(latency)

@@ -13,7 +13,7 @@ from perfmodel.library.arch import warpgroup_path
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats
 
-_VLLM = STACKS.index("vllm")
+_VLLM, _TORCH = STACKS.index("vllm"), STACKS.index("torch")
 _FA2, _FA3, _FA4, _TRITON, _TRTLLM = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm"))
 _ROWS = np.array([64.0 if name in ("fa2", "fa3", "fa4") else 16.0 for name in KERNELS])  # query rows that a multiply is padded to
 FA3_FEWEST_BLOCKS = 4.0  # key blocks up to which FlashAttention-3 does not split (hopper/heuristics.h, num_splits_heuristic)
@@ -61,12 +61,25 @@ def plan(
     units = columns["batch"] * heads
     triton = np.where(stack == _VLLM, c["max_splits_vllm_triton"], c["max_splits_sglang_triton"])
     most = np.where(kernel == _TRITON, triton, c["max_splits"])
-    splits = np.where(whole, 1.0, np.clip(np.floor(slots / units), 1.0, np.minimum(blocks, most)))
+    splits = np.clip(np.where(fa2, full_waves(units, 2.0 * gpu.sms), np.floor(slots / units)), 1.0, np.minimum(blocks, most))
+    splits = np.where(whole, 1.0, splits)
     may = (blocks > FA3_FEWEST_BLOCKS) & (heads < 0.8 * gpu.sms)
     dynamic = np.ceil(blocks / np.ceil(1.1 * blocks * units / gpu.sms))
     splits = np.where(fa3, np.where(may, np.minimum(dynamic, np.maximum(np.floor(gpu.sms / heads), 1.0)), 1.0), splits)
+    rows = np.where(fa2 & (stack == _TORCH) & (splits <= 1.0), 128.0, rows)  # a dense cache in one piece: the kernel of prefill
     splits = np.where(trtllm & packed, np.where((fp8 > 0) & (not warpgroup_path(gpu)), 1.0, shares), splits)
     return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0))
+
+
+def full_waves(units: Floats, slots: float) -> Floats:
+    """Shares of the keys that FlashAttention-2 takes: the fewest that fill whole waves to 85 %, one from 0.8 slots on.
+
+    Source: flash-attention 2.7, flash_api.cpp, num_splits_heuristic, asked with two blocks an SM.
+    """
+    shares = [np.floor(waves * slots / units) for waves in (1.0, 2.0, 3.0)]
+    fills = [units * share / (waves * slots) >= 0.85 for waves, share in zip((1.0, 2.0, 3.0), shares, strict=True)]
+    found: Floats = np.where(units >= 0.8 * slots, 1.0, np.select(fills[:2], shares[:2], shares[2]))
+    return found
 
 
 def xqa(gpu: GpuSpec, columns: Mapping[str, Floats], fp8: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:

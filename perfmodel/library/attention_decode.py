@@ -49,6 +49,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     seen = np.where(window > 0, np.minimum(columns["kv_len"], window), columns["kv_len"])
     clock, sms = gpu.max_clock_hz, float(gpu.sms)
     cut = plan(gpu, stack, kernel, columns, seen, fp8, c)
+    fused = xqa_hopper(gpu, kernel, fp8, group)
     splits, passes = cut.splits, cut.passes
     edge = np.where((window > 0) & (columns["kv_len"] > window), c["window_edge_tokens"], 0.0)  # blocks that a window cuts
 
@@ -57,7 +58,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     share = np.where(waves <= 1.0, 1.0, c["tail_weight"] * np.ceil(waves) + (1.0 - c["tail_weight"]) * waves)
     tiles = np.ceil((seen + edge) / splits / KV_BLOCK)
     tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * kv_bytes / 2.0) / clock + c["tile_latencies"] * gpu.dram_latency_s
-    unit_s = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]] / clock
+    unit_s = np.where(cut.xqa & ~fused, c["unit_cycles_xqa"], np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]) / clock
     chain = share * (unit_s + tiles * tile_s * np.where(kernel == _TRITON, c["triton_chain"], 1.0))
 
     held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
@@ -72,7 +73,6 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     l2 = (held * passes + small) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * idle
     elements = batch * kv_heads * passes * cut.rows * (seen + edge) * idle
     flash3 = (kernel == _FA3) | (kernel == _FA4)
-    fused = xqa_hopper(gpu, kernel, fp8, group)
     mma = gpu.tensor_rate("bf16") * (c["mma_on_wgmma_share"] if warpgroup_path(gpu) else 1.0)
     own = np.where(fp8 > 0, 2.0, 1.0) * gpu.tensor_rate("bf16") * c["tensor_share_fa3"]  # whole wgmma tiles, fp8 multiplied as it is
     own = own * np.where((fp8 > 0) & (stack == _VLLM), np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)

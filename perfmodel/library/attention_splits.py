@@ -30,6 +30,7 @@ class Plan:
     splits: Floats
     blocks_per_sm: Floats
     combined: npt.NDArray[np.bool_]  # a combine kernel is launched, whether or not this row's keys are split
+    xqa: npt.NDArray[np.bool_]  # TensorRT-LLM's kernel for packed groups
 
 
 def plan(
@@ -68,7 +69,7 @@ def plan(
     splits = np.where(fa3, np.where(may, np.minimum(dynamic, np.maximum(np.floor(gpu.sms / heads), 1.0)), 1.0), splits)
     rows = np.where(fa2 & (stack == _TORCH) & (splits <= 1.0), 128.0, rows)  # a dense cache in one piece: the kernel of prefill
     splits = np.where(trtllm & packed, np.where((fp8 > 0) & (not warpgroup_path(gpu)), 1.0, shares), splits)
-    return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0))
+    return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0), trtllm & packed)
 
 
 def full_waves(units: Floats, slots: float) -> Floats:

@@ -20,7 +20,7 @@ from perfmodel.library.terms import Floats, OperatorTerms
 LAW = "library_attention_decode"
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
 _FA2, _FA3, _FA4, _TRITON, _TRTLLM, _CUDNN = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm", "cudnn"))
-_VLLM = STACKS.index("vllm")
+_VLLM, _TORCH = STACKS.index("vllm"), STACKS.index("torch")
 _UNITS = ("other", "fa2", "fa3", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(name) if name in _UNITS else _UNITS.index("fa3") if name == "fa4" else 0 for name in KERNELS])
 
@@ -58,7 +58,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     share = np.where(waves <= 1.0, 1.0, c["tail_weight"] * np.ceil(waves) + (1.0 - c["tail_weight"]) * waves)
     tiles = np.ceil((seen + edge) / splits / KV_BLOCK)
     tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * kv_bytes / 2.0) / clock + c["tile_latencies"] * gpu.dram_latency_s
-    unit_s = np.where(cut.xqa & ~fused, c["unit_cycles_xqa"], np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]) / clock
+    unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
+    unit_s = np.where(cut.xqa & ~fused, c["unit_cycles_xqa"], unit_cycles) / clock
     chain = share * (unit_s + tiles * tile_s * np.where(kernel == _TRITON, c["triton_chain"], 1.0))
 
     held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
@@ -93,7 +94,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
     combine = cut.combined * (c["combine_launches"] * floor + splits * per_split)
     ramp = c["ramp"] * unit_s
-    streams = (warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)) | ((kernel == _FA2) & (stack == STACKS.index("torch")))
+    streams = (warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)) | ((kernel == _FA2) & (stack == _TORCH))
     power = np.where(streams, c["overlap_power_wgmma"], c["overlap_power"])
     latency = fixed + prepare + ramp + overlap(power, dram, l2, tensor + exp + convert, chain) + combine
     one = np.ones_like(latency)

@@ -68,6 +68,10 @@ def loads(columns: Mapping[str, Floats]) -> Loads:
     routed = (tokens * top_k)[:, None]
     others = np.maximum(experts - 1.0, 1.0)[:, None] / GROUPS
     skewed = np.concatenate([rest / others, peak[:, None]], axis=1) * routed
-    even = np.broadcast_to(mean[:, None], skewed.shape)
     groups = np.concatenate([np.broadcast_to((local - 1.0)[:, None] / GROUPS, rest.shape), np.ones((len(experts), 1))], axis=1)
-    return Loads(np.where(columns["skew"][:, None] > 0, skewed, even), groups)
+    each = np.floor(mean + 1e-9)  # dealt out in turn, some experts get one row more than others
+    more = np.maximum(mean - each, 0.0)
+    even = np.concatenate([np.broadcast_to(each[:, None], rest.shape), each[:, None] + 1.0], axis=1)
+    dealt = np.concatenate([np.broadcast_to((local * (1.0 - more))[:, None] / GROUPS, rest.shape), (local * more)[:, None]], axis=1)
+    routed_unevenly = columns["skew"][:, None] > 0
+    return Loads(np.where(routed_unevenly, skewed, even), np.where(routed_unevenly, groups, dealt))

@@ -50,10 +50,11 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     waves = tiles / sms
     share = np.where(waves <= 1.0, 1.0 / np.minimum(waves, 1.0), 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))
     grouped = warpgroup_path(gpu)
+    reuse = 2.0 * block * width / (block + width)  # multiplies an operand element, on average; block for square tiles
     reach = c["tensor_share_wgmma"] if grouped else c["tensor_share_mma"]
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
     triton = (path == VLLM_TRITON) | (path == SGLANG_TRITON)  # its share is of the tensor rate itself, on either tensor path
-    reach = np.where(triton, 1.0, reach) * np.array([c[f"share_{name}"] for name in PATHS])[path] * block / (block + c["half_rows"] * cut)
+    reach = np.where(triton, 1.0, reach) * np.array([c[f"share_{name}"] for name in PATHS])[path] * reuse / (reuse + c["half_rows"] * cut)
     reach = np.where(grouped & triton & (block < TWO_WARP_GROUPS), reach * c["triton_share"], reach)
     reach = 1.0 - (1.0 - reach) * cut  # what the data paths cost stays, the multiplies they feed are fewer
     flops = 2.0 * padded * matrix

@@ -17,6 +17,7 @@ from perfmodel.library.moe_tiles import PATH, PATHS, SGLANG_TRITON, VLLM_TRITON,
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_moe"
+BLOCKWISE = names.DTYPES.index("fp8_block")
 TWO_WARP_GROUPS = 128.0  # tile rows from which a Triton kernel keeps two warp groups multiplying on sm_90
 
 
@@ -40,7 +41,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     routed = loads(columns)
     rows, touched = routed.total, np.maximum(routed.touched, 1.0)
     mean = rows / touched
-    layer, alone = layer_tiles(path, columns["tokens"], columns["num_experts"], mean), kernel_tiles(gpu, columns["tokens"], columns["num_experts"], hidden)
+    layer, alone = layer_tiles(gpu, path, columns["tokens"], columns["num_experts"], mean, code == BLOCKWISE), kernel_tiles(gpu, columns["tokens"], columns["num_experts"], hidden)
     block, width = (np.where(stage > 0, own, whole) for own, whole in zip(alone, layer, strict=True))
     padded = np.maximum(np.maximum(routed.tiles(block), 1.0) * block, rows)
     first = np.where(stage == 2, 0.0, inter * (1.0 + columns["gated"]))  # columns of the first GEMM
@@ -54,7 +55,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     reach = c["tensor_share_wgmma"] if grouped else c["tensor_share_mma"]
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
     triton = (path == VLLM_TRITON) | (path == SGLANG_TRITON)  # its share is of the tensor rate itself, on either tensor path
-    reach = np.where(triton, 1.0, reach) * np.array([c[f"share_{name}"] for name in PATHS])[path] * reuse / (reuse + c["half_rows"] * cut)
+    reach = np.select([path == VLLM_TRITON, path == SGLANG_TRITON], [c["share_vllm_triton"], c["share_sglang_triton"]], reach) * reuse / (reuse + c["half_rows"] * cut)
     reach = np.where(grouped & triton & (block < TWO_WARP_GROUPS), reach * c["triton_share"], reach)
     reach = 1.0 - (1.0 - reach) * cut  # what the data paths cost stays, the multiplies they feed are fewer
     flops = 2.0 * padded * matrix

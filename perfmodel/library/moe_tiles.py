@@ -11,7 +11,7 @@ from perfmodel.library.terms import Floats
 
 PATHS = ("any", "vllm_triton", "vllm_cutlass", "sglang_triton", "sglang_cutlass", "trtllm")
 """Grouped GEMM by stack: each has its own count of launches and share of the tensor rate."""
-VLLM_TRITON, SGLANG_TRITON = PATHS.index("vllm_triton"), PATHS.index("sglang_triton")
+VLLM_TRITON, VLLM_CUTLASS, SGLANG_TRITON, SGLANG_CUTLASS = (PATHS.index(name) for name in PATHS[1:5])
 _CUTLASS = ("cutlass", "flashinfer", "deepgemm", "trtllm")
 _KIB = 1024.0
 
@@ -25,19 +25,25 @@ def _path(stack: str, kernel: str) -> int:
 PATH = np.array([[_path(stack, kernel) for kernel in KERNELS] for stack in STACKS])
 
 
-def layer_tiles(path: npt.NDArray[np.intp], tokens: Floats, experts: Floats, mean: Floats) -> tuple[Floats, Floats]:
-    """(rows, columns) of a tile in a whole layer. CUTLASS: the power of two over the mean load, 16 to 128 rows, of 128 columns.
+def layer_tiles(
+    gpu: GpuSpec, path: npt.NDArray[np.intp], tokens: Floats, experts: Floats, mean: Floats, blockwise: npt.NDArray[np.bool_]
+) -> tuple[Floats, Floats]:
+    """(rows, columns) of a tile in a whole layer. TensorRT-LLM tunes its CUTLASS tiles: the power of two over the mean load, 16 to 128 rows.
 
-    Source: get_default_config of vLLM (16, 32, 64, 128 rows up to 32, 96, 512, more tokens; 64 columns up to 64 tokens, else 128) and
-    SGLang (16 by 32 up to as many tokens as experts, else 64 by 64).
+    FlashInfer's CUTLASS kernels are those of TensorRT-LLM with the first tile of their list, unless somebody tunes them: 128 by 16 on
+    sm_90 (but for block-scaled fp8, another kernel), 32 by 128 elsewhere. Source: FlashInfer, cutlass_heuristic.cpp (candidate tiles of a
+    grouped GEMM); get_default_config of vLLM (16, 32, 64, 128 rows up to 32, 96, 512, more tokens; 64 columns up to 64 tokens, else
+    128) and SGLang (16 by 32 up to as many tokens as experts, else 64 by 64).
     """
     fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
-    vllm = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
+    untuned = ((path == VLLM_CUTLASS) | (path == SGLANG_CUTLASS)) & ~blockwise
+    hopper = gpu.capability[0] == 9
     few = tokens <= experts
-    rows = np.where(path == VLLM_TRITON, vllm, np.where(path == SGLANG_TRITON, np.where(few, 16.0, 64.0), fitting))
-    wide = np.where(tokens <= 64, 64.0, 128.0)
-    columns = np.where(path == VLLM_TRITON, wide, np.where(path == SGLANG_TRITON, np.where(few, 32.0, 64.0), 128.0))
-    return rows, columns
+    vllm = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
+    kinds = [path == VLLM_TRITON, path == SGLANG_TRITON, untuned]
+    rows = np.select(kinds, [vllm, np.where(few, 16.0, 64.0), np.full_like(tokens, 128.0 if hopper else 32.0)], fitting)
+    wide = np.select(kinds, [np.where(tokens <= 64, 64.0, 128.0), np.where(few, 32.0, 64.0), np.full_like(tokens, 16.0 if hopper else 128.0)], 128.0)
+    return rows, wide
 
 
 def kernel_tiles(gpu: GpuSpec, tokens: Floats, experts: Floats, hidden: Floats) -> tuple[Floats, Floats]:

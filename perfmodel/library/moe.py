@@ -17,7 +17,7 @@ from perfmodel.library.moe_tiles import PATH, PATHS, SGLANG_TRITON, VLLM_TRITON,
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_moe"
-BLOCKWISE = names.DTYPES.index("fp8_block")
+STAGES = 3.0
 TWO_WARP_GROUPS = 128.0  # tile rows from which a Triton kernel keeps two warp groups multiplying on sm_90
 
 
@@ -41,8 +41,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     routed = loads(columns)
     rows, touched = routed.total, np.maximum(routed.touched, 1.0)
     mean = rows / touched
-    layer, alone = layer_tiles(gpu, path, columns["tokens"], columns["num_experts"], mean, code == BLOCKWISE), kernel_tiles(gpu, columns["tokens"], columns["num_experts"], hidden)
-    block, width = (np.where(stage > 0, own, whole) for own, whole in zip(alone, layer, strict=True))
+    tile = kernel_tiles(gpu, columns["tokens"], columns["num_experts"], hidden).where(stage > 0, layer_tiles(gpu, columns, path, mean))
+    block, width = tile.rows, tile.columns
     padded = np.maximum(np.maximum(routed.tiles(block), 1.0) * block, rows)
     first = np.where(stage == 2, 0.0, inter * (1.0 + columns["gated"]))  # columns of the first GEMM
     matrix = hidden * first + np.where(stage == 1, 0.0, hidden * inter)
@@ -60,14 +60,16 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     reach = 1.0 - (1.0 - reach) * cut  # what the data paths cost stays, the multiplies they feed are fewer
     flops = 2.0 * padded * matrix
     tensor = share * flops / (rate * reach)
-    chain = np.where(stage == 2, inter, hidden) * a_bytes / 128.0 * c["iteration_cycles"] / clock * np.ceil(waves)
+    resident = np.clip(np.floor(gpu.smem_per_sm_bytes / (STAGES * (block + width) * tile.depth * a_bytes)), 1.0, c["most_resident"])
+    chain = np.where(stage == 2, inter, hidden) / tile.depth * c["iteration_cycles"] / clock * np.ceil(waves / resident)
     weights = touched * matrix * b_bytes
     acts = rows * (hidden * (a_bytes + np.where(stage == 1, 0.0, 4.0)) + first * 2.0 + np.where(stage == 1, 0.0, inter * 2.0))
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(weights + acts, capacity, sharpness)
     active = np.minimum(tiles, sms)
+    piece = np.where(tile.depth * b_bytes < 128.0, c["half_line_share"], 1.0)  # weight rows fetched by less than a cache line at a time
     dram = dram_seconds(
-        (weights + acts) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
+        (weights / piece + acts) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
     )
     l2 = (padded * matrix * (b_bytes / block + a_bytes / width) + acts) / (gpu.l2_bytes_per_s * c["l2_rate_factor"])
     power = power_seconds(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.library import names
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats
 
@@ -13,7 +17,22 @@ PATHS = ("any", "vllm_triton", "vllm_cutlass", "sglang_triton", "sglang_cutlass"
 """Grouped GEMM by stack: each has its own count of launches and share of the tensor rate."""
 VLLM_TRITON, VLLM_CUTLASS, SGLANG_TRITON, SGLANG_CUTLASS = (PATHS.index(name) for name in PATHS[1:5])
 _CUTLASS = ("cutlass", "flashinfer", "deepgemm", "trtllm")
-_KIB = 1024.0
+_KIB, _LINE = 1024.0, 128.0
+_BLOCKWISE = names.DTYPES.index("fp8_block")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows, columns and K elements a step of the tiles of n layers, each (n,)."""
+
+    rows: Floats
+    columns: Floats
+    depth: Floats
+
+    def where(self, condition: npt.NDArray[np.bool_], other: Tile) -> Tile:
+        """These tiles where the condition holds, else the other ones."""
+        pairs = ((self.rows, other.rows), (self.columns, other.columns), (self.depth, other.depth))
+        return Tile(*(np.where(condition, mine, theirs) for mine, theirs in pairs))
 
 
 def _path(stack: str, kernel: str) -> int:
@@ -25,29 +44,41 @@ def _path(stack: str, kernel: str) -> int:
 PATH = np.array([[_path(stack, kernel) for kernel in KERNELS] for stack in STACKS])
 
 
-def layer_tiles(
-    gpu: GpuSpec, path: npt.NDArray[np.intp], tokens: Floats, experts: Floats, mean: Floats, blockwise: npt.NDArray[np.bool_]
-) -> tuple[Floats, Floats]:
-    """(rows, columns) of a tile in a whole layer. TensorRT-LLM tunes its CUTLASS tiles: the power of two over the mean load, 16 to 128 rows.
+def layer_tiles(gpu: GpuSpec, columns: Mapping[str, Floats], path: npt.NDArray[np.intp], mean: Floats) -> Tile:
+    """Tiles of a whole layer whose GPU sees `mean` rows an expert.
 
-    FlashInfer's CUTLASS kernels are those of TensorRT-LLM with the first tile of their list, unless somebody tunes them: 128 by 16 on
-    sm_90 (but for block-scaled fp8, another kernel), 32 by 128 elsewhere. Source: FlashInfer, cutlass_heuristic.cpp (candidate tiles of a
-    grouped GEMM); get_default_config of vLLM (16, 32, 64, 128 rows up to 32, 96, 512, more tokens; 64 columns up to 64 tokens, else
-    128) and SGLang (16 by 32 up to as many tokens as experts, else 64 by 64).
+    TensorRT-LLM tunes its CUTLASS tiles: the power of two over the mean load, 16 to 128 rows. FlashInfer's CUTLASS kernels are the same
+    with the first tile of their list, unless somebody tunes them: 128 by 16 on sm_90 (but for block-scaled fp8, another kernel), 32 by
+    128 elsewhere. Source: FlashInfer, cutlass_heuristic.cpp (candidate tiles of a grouped GEMM).
+    Triton, rows by columns by depth: SGLang, and vLLM's older releases, 16 by 32 by 64 up to as many tokens as this GPU has experts,
+    else 64 by 64 by 32; newer vLLM 16, 32, 64, 128 rows up to 32, 96, 512, more tokens, 64 columns by 128 up to 64 tokens, else 128
+    by 64; block-scaled fp8 64 by 128 by 128, 16 rows up to 64 tokens in vLLM. Source: get_default_config of both.
     """
-    fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
+    tokens = columns["tokens"]
+    code = columns["dtype"].astype(np.intp)
+    blockwise, hopper = code == _BLOCKWISE, gpu.capability[0] == 9
     untuned = ((path == VLLM_CUTLASS) | (path == SGLANG_CUTLASS)) & ~blockwise
-    hopper = gpu.capability[0] == 9
-    few = tokens <= experts
-    vllm = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
-    kinds = [path == VLLM_TRITON, path == SGLANG_TRITON, untuned]
-    rows = np.select(kinds, [vllm, np.where(few, 16.0, 64.0), np.full_like(tokens, 128.0 if hopper else 32.0)], fitting)
-    wide = np.select(kinds, [np.where(tokens <= 64, 64.0, 128.0), np.where(few, 32.0, 64.0), np.full_like(tokens, 16.0 if hopper else 128.0)], 128.0)
-    return rows, wide
+    plain = (path == SGLANG_TRITON) | ((path == VLLM_TRITON) & (columns["old"] > 0))
+    few = tokens <= columns["num_experts"] / columns["ep"]
+    kinds = [untuned, blockwise & (path == VLLM_TRITON), blockwise & (path == SGLANG_TRITON), plain, path == VLLM_TRITON]
+    one = np.ones_like(tokens)
+    newer = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
+    fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
+    rows = np.select(
+        kinds, [128.0 * one if hopper else 32.0 * one, np.where(tokens <= 64, 16.0, 64.0), 64.0 * one, np.where(few, 16.0, 64.0), newer], fitting
+    )
+    narrow = tokens <= 64
+    wide = np.select(
+        kinds, [16.0 * one if hopper else 128.0 * one, 128.0 * one, 128.0 * one, np.where(few, 32.0, 64.0), np.where(narrow, 64.0, 128.0)], 128.0
+    )
+    line = _LINE / names.A_BYTES[code]
+    fp8 = names.A_BYTES[code] < 2
+    deep = np.select(kinds, [line, 128.0 * one, 128.0 * one, np.where(few, 64.0, 32.0), np.where(narrow | fp8, 128.0, 64.0)], line)
+    return Tile(rows, wide, deep)
 
 
-def kernel_tiles(gpu: GpuSpec, tokens: Floats, experts: Floats, hidden: Floats) -> tuple[Floats, Floats]:
-    """(rows, columns) of a tile of the fused-MoE Triton kernel alone, as its public benchmark configures both GEMMs.
+def kernel_tiles(gpu: GpuSpec, tokens: Floats, experts: Floats, hidden: Floats) -> Tile:
+    """Tiles of the fused-MoE Triton kernel alone, as its public benchmark configures both GEMMs.
 
     Source: PipeWeave, analytical_model/triton_moe_calculator.py (Apache-2.0): by tokens, hidden size and shared memory an SM (up to 100,
     up to 164, or more KiB). Evidence: the steps of the H20 rows at 128, 256 and 512 tokens.
@@ -57,4 +88,5 @@ def kernel_tiles(gpu: GpuSpec, tokens: Floats, experts: Floats, hidden: Floats) 
     many = np.where(experts < 64, 64.0, 128.0) if small else np.full_like(tokens, 64.0 if middle else 128.0)
     rows = np.select([tokens <= 128, tokens <= 256, tokens <= 512, tokens <= 2048], [16.0, 32.0, 64.0, 64.0 if middle else 128.0], many)
     narrow = np.where((hidden <= 1536) & (tokens <= 128), 16.0, 64.0)
-    return rows, narrow if small else np.full_like(tokens, 128.0)
+    deep = np.where(tokens <= 256, 256.0 if small else 128.0, 64.0)
+    return Tile(rows, narrow if small else np.full_like(tokens, 128.0), deep)

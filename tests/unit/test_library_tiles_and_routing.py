@@ -38,7 +38,7 @@ def test_packed_heads_leave_fewer_tokens_in_a_tile() -> None:
 
 
 def loads(tokens: float, top_k: float, experts: float, ep: float, skew: float) -> moe_routing.Loads:
-    values = {"tokens": tokens, "top_k": top_k, "num_experts": experts, "ep": ep, "skew": skew}
+    values = {"tokens": tokens, "top_k": top_k, "num_experts": experts, "ep": ep, "skew": skew, "whole_tokens": 0.0}
     return moe_routing.loads({name: np.array([value]) for name, value in values.items()})
 
 

@@ -18,6 +18,7 @@ from perfmodel.ops.mla import LATENT, NOPE, ROPE
 LAW = "library_mla"
 ABSORBED = float(2 * LATENT + ROPE)  # multiply-adds a pair and head with the up-projections absorbed: 576 + 512
 EXPANDED = float(2 * NOPE + ROPE)  # the same with heads expanded: 192 + 128
+QUERY_ROWS, BLOCK = 128.0, 64.0  # rows of a query tile; rows and keys of what is masked as a whole
 _SGLANG = names.STACKS.index("sglang")
 
 
@@ -35,13 +36,16 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     batch, heads, q_len, kv_len = columns["batch"], columns["num_heads"], columns["q_len"], columns["kv_len"]
     sms, clock = float(gpu.sms), gpu.max_clock_hz
     grouped = warpgroup_path(gpu)
-    pairs = visited_pairs(q_len, kv_len)
-    width = np.where(stack == _SGLANG, ABSORBED, EXPANDED)
+    absorbed = stack == _SGLANG
+    padded = np.ceil(q_len / BLOCK) * BLOCK  # of whole blocks: half a block more along the diagonal; absorbed heads fill a block together
+    whole = visited_pairs(padded, kv_len + padded - q_len) + padded * BLOCK / 2.0
+    pairs = np.where(absorbed, visited_pairs(q_len, kv_len), whole)
+    width = np.where(absorbed, ABSORBED, EXPANDED)
     flops = 2.0 * batch * heads * pairs * width
-    waves = batch * heads * np.ceil(q_len / 128.0) / sms
+    waves = batch * heads * np.ceil(q_len / QUERY_ROWS) / sms
     filled = np.minimum(waves, 1.0)
     share = np.where(waves <= 1.0, 1.0 / filled, 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))
-    reach = c["tensor_share_wgmma" if grouped else "tensor_share_mma"]
+    reach = c["tensor_share_wgmma" if grouped else "tensor_share_mma"] * np.where(absorbed & (not grouped), c["triton_share"], 1.0)
     tensor = share * flops / (gpu.tensor_rate("bf16") * reach)
     exp = share * batch * heads * pairs / (gpu.sfu_per_clock_per_sm * sms * clock)
     chain = np.ceil(kv_len / 64.0) * c["tile_cycles"] / clock
@@ -52,9 +56,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     dram = dram_seconds(
         (held + other) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, filled * sms, c["bytes_in_flight"]
     )
-    l2 = (held + other + batch * pairs / 64.0 * (LATENT + ROPE) * kv_bytes) / (
-        gpu.l2_bytes_per_s * c["l2_rate_factor"] * filled
-    )
+    again = batch * heads * pairs / QUERY_ROWS * np.where(absorbed, LATENT + ROPE, NOPE * 2 + ROPE) * kv_bytes  # keys, by every query block
+    l2 = (held + other + again) / (gpu.l2_bytes_per_s * c["l2_rate_factor"] * filled)
     fixed = (stack_values(c, "launches", stack) + np.where(kv_bytes < 2, c["fp8_launches"], 0.0)) * launch_floor_s(gpu, c)
     latency = fixed + overlap(c["overlap_power"], tensor + exp, dram, l2, chain)
     one = np.ones_like(latency)

@@ -162,6 +162,8 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
         _require(kind, np.mod(out["q_heads"], out["kv_heads"]) == 0, "q_heads must be a multiple of kv_heads", labels)
     if kind == "memory":
         _tensor_parallel(frame, out)
+        source = find(frame, "source")
+        out["alone"] = np.zeros(length) if source is None else coded(frame[source], lambda v: "vidur" in str(v).lower())
     if kind == "moe":
         name = find(frame, "distribution")
         out["skew"] = np.zeros(length) if name is None else coded(frame[name], lambda v: skew("" if v is None else v))
@@ -196,6 +198,7 @@ def read_operator(kind: str, op: Any, stack: str | None, kernel: str | None = No
         out["whole_tokens"], out["old"] = np.zeros(1), np.zeros(1)
     if kind == "memory":
         out["kind"] = np.array([float(MEMORY_KINDS.index(op.kind))])
+        out["alone"] = np.zeros(1)
     return out
 
 

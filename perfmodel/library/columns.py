@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,9 +172,9 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
         kernel_name, version = find(frame, "kernel"), find(frame, "stack_version")
         plain = np.zeros(length) if kernel_name is None else coded(frame[kernel_name], lambda v: "nongated" in str(v).lower())
         old = np.zeros(length)
-        for stack in moe_rows.SINCE if version is not None else ():
+        for stack, since in moe_rows.SINCE.items() if version is not None else ():
             mine = out["stack"] == names.stack_code(stack)
-            old[mine] = coded(frame[version][mine], lambda v, stack=stack: moe_rows.is_old(v, stack))
+            old[mine] = coded(frame[version][mine], partial(moe_rows.is_older, since))
         out["gated"] = moe_rows.gated(out["hidden"], out["inter"], old, plain > 0)
         out["old"] = old
         out["whole_tokens"] = moe_rows.whole_tokens(out["stack"], out["ep"], old)

@@ -1,4 +1,4 @@
-"""Latent-attention decode: every head reads the same compressed cache, by whole requests, by splits of it, or by splits and groups of heads."""
+"""Latent-attention decode over the compressed cache: by whole requests, by splits of them, or by splits and groups of heads."""
 
 from __future__ import annotations
 
@@ -68,7 +68,12 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     cold = miss_share(held, capacity, sharpness)
     rate, in_flight = gpu.dram_bytes_per_s, c["bytes_in_flight"]
     dram = dram_seconds(
-        held * np.where(cold > 0, read, 1.0) * cold + other, rate, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, filled * sms, in_flight
+        held * np.where(cold > 0, read, 1.0) * cold + other,
+        rate,
+        dram_efficiency(gpu, c),
+        2.0 * gpu.dram_latency_s,
+        filled * sms,
+        in_flight,
     )
     l2 = (held * read + other) / (gpu.l2_bytes_per_s * c["l2_rate_factor"] * filled)
     converted = np.where(cast, c["cast_pools"] * batch * keys * WIDTH * 3.0 / (rate * dram_efficiency(gpu, c)), 0.0)

@@ -52,10 +52,11 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     share = np.where(waves <= 1.0, 1.0 / np.minimum(waves, 1.0), 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))
     grouped = warpgroup_path(gpu)
     reuse = 2.0 * block * width / (block + width)  # multiplies an operand element, on average; block for square tiles
-    reach = c["tensor_share_wgmma"] if grouped else c["tensor_share_mma"]
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
     triton = (path == VLLM_TRITON) | (path == SGLANG_TRITON)  # its share is of the tensor rate itself, on either tensor path
-    reach = np.select([path == VLLM_TRITON, path == SGLANG_TRITON], [c["share_vllm_triton"], c["share_sglang_triton"]], reach) * reuse / (reuse + c["half_rows"] * cut)
+    cutlass = c["tensor_share_wgmma" if grouped else "tensor_share_mma"]
+    reach = np.select([path == VLLM_TRITON, path == SGLANG_TRITON], [c["share_vllm_triton"], c["share_sglang_triton"]], cutlass)
+    reach = reach * reuse / (reuse + c["half_rows"] * cut)
     reach = np.where(grouped & triton & (block < TWO_WARP_GROUPS), reach * c["triton_share"], reach)
     reach = 1.0 - (1.0 - reach) * cut  # what the data paths cost stays, the multiplies they feed are fewer
     flops = 2.0 * padded * matrix
@@ -69,7 +70,12 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     active = np.minimum(tiles, sms)
     piece = np.where(tile.depth * b_bytes < 128.0, c["half_line_share"], 1.0)  # weight rows fetched by less than a cache line at a time
     dram = dram_seconds(
-        (weights / piece + acts) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
+        (weights / piece + acts) * cold,
+        gpu.dram_bytes_per_s,
+        dram_efficiency(gpu, c),
+        2.0 * gpu.dram_latency_s,
+        active,
+        c["bytes_in_flight"],
     )
     l2 = (padded * matrix * (b_bytes / block + a_bytes / width) + acts) / (gpu.l2_bytes_per_s * c["l2_rate_factor"])
     power = power_seconds(

@@ -1,8 +1,9 @@
-"""What the rows of a public MoE table mean where their columns alone do not say: experts without a gate, and expert parallelism as timed."""
+"""What the rows of public MoE tables mean where sizes do not say: experts without a gate, expert parallelism as it was timed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from perfmodel.library.terms import Floats
 
 UNGATED = ((2688, 1856), (8192, 5120))
 """(hidden, inter) of public models whose experts have no gate: Nemotron 3 Nano and its larger sibling (model cards)."""
-SINCE = {"vllm": (0, 24), "sglang": (0, 5, 14)}
+SINCE: Mapping[str, tuple[int, ...]] = {"vllm": (0, 24), "sglang": (0, 5, 14)}
 """First release of a stack whose public rows time experts without a gate, and of SGLang, only the rows of this GPU.
 
 Evidence: in the A100 rows (SGLang 0.5.10, vLLM 0.14) the sizes of UNGATED take as long as three matrices; and 57.5 ms on 2, 4 and 8 GPUs
@@ -21,10 +22,10 @@ alike where one GPU takes 57.8 (128 experts, 4096 x 1536, 16384 tokens, balanced
 """
 
 
-def is_old(version: Any, stack: str) -> float:
-    """1 where `version` of a stack is older than SINCE; 0 for newer, unknown or unsaid ones."""
+def is_older(since: tuple[int, ...], version: Any) -> float:
+    """1 where a release is older than `since`; 0 for newer and for unknown ones."""
     found = tuple(int(part) for part in re.findall(r"\d+", str(version))[:3])
-    return float(bool(found) and stack in SINCE and found < SINCE[stack])
+    return float(bool(found) and found < since)
 
 
 def gated(hidden: Floats, inter: Floats, old: Floats, plain: npt.NDArray[np.bool_]) -> Floats:

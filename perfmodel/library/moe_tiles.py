@@ -54,27 +54,26 @@ def layer_tiles(gpu: GpuSpec, columns: Mapping[str, Floats], path: npt.NDArray[n
     else 64 by 64 by 32; newer vLLM 16, 32, 64, 128 rows up to 32, 96, 512, more tokens, 64 columns by 128 up to 64 tokens, else 128
     by 64; block-scaled fp8 64 by 128 by 128, 16 rows up to 64 tokens in vLLM. Source: get_default_config of both.
     """
-    tokens = columns["tokens"]
+    tokens, one = columns["tokens"], np.ones_like(columns["tokens"])
     code = columns["dtype"].astype(np.intp)
-    blockwise, hopper = code == _BLOCKWISE, gpu.capability[0] == 9
+    blockwise, fp8, narrow = code == _BLOCKWISE, names.A_BYTES[code] < 2, tokens <= 64
+    few = tokens <= columns["num_experts"] / columns["ep"]
     untuned = ((path == VLLM_CUTLASS) | (path == SGLANG_CUTLASS)) & ~blockwise
     plain = (path == SGLANG_TRITON) | ((path == VLLM_TRITON) & (columns["old"] > 0))
-    few = tokens <= columns["num_experts"] / columns["ep"]
-    kinds = [untuned, blockwise & (path == VLLM_TRITON), blockwise & (path == SGLANG_TRITON), plain, path == VLLM_TRITON]
-    one = np.ones_like(tokens)
+    first = (128.0, 16.0) if gpu.capability[0] == 9 else (32.0, 128.0)
+    line = _LINE / names.A_BYTES[code]
     newer = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
     fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
-    rows = np.select(
-        kinds, [128.0 * one if hopper else 32.0 * one, np.where(tokens <= 64, 16.0, 64.0), 64.0 * one, np.where(few, 16.0, 64.0), newer], fitting
+    kinds = (
+        (untuned, first[0] * one, first[1] * one, line),
+        (blockwise & (path == VLLM_TRITON), np.where(narrow, 16.0, 64.0), 128.0 * one, 128.0 * one),
+        (blockwise & (path == SGLANG_TRITON), 64.0 * one, 128.0 * one, 128.0 * one),
+        (plain, np.where(few, 16.0, 64.0), np.where(few, 32.0, 64.0), np.where(few, 64.0, 32.0)),
+        (path == VLLM_TRITON, newer, np.where(narrow, 64.0, 128.0), np.where(narrow | fp8, 128.0, 64.0)),
     )
-    narrow = tokens <= 64
-    wide = np.select(
-        kinds, [16.0 * one if hopper else 128.0 * one, 128.0 * one, 128.0 * one, np.where(few, 32.0, 64.0), np.where(narrow, 64.0, 128.0)], 128.0
-    )
-    line = _LINE / names.A_BYTES[code]
-    fp8 = names.A_BYTES[code] < 2
-    deep = np.select(kinds, [line, 128.0 * one, 128.0 * one, np.where(few, 64.0, 32.0), np.where(narrow | fp8, 128.0, 64.0)], line)
-    return Tile(rows, wide, deep)
+    where = [kind[0] for kind in kinds]
+    rows, wide, deep = ([kind[i] for kind in kinds] for i in (1, 2, 3))
+    return Tile(np.select(where, rows, fitting), np.select(where, wide, 128.0), np.select(where, deep, line))
 
 
 def kernel_tiles(gpu: GpuSpec, tokens: Floats, experts: Floats, hidden: Floats) -> Tile:

@@ -56,7 +56,9 @@ MODELS: Mapping[str, Model] = {
     "moe_quantised": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe"),
     "moe_kernel": Model("moe", moe.LAW, moe.terms, _EXPERTS[:4], ("log2_tokens", "log2_hidden", "log2_inter"), "moe_kernel"),
     "mla_prefill": Model("mla", mla.LAW, mla.terms, ("num_heads", "q_len"), ("log2_q", "log2_batch", "log2_heads"), "mla_prefill"),
-    "mla_decode": Model("mla", mla_decode.LAW, mla_decode.terms, ("num_heads", "kv_len"), ("log2_kv", "log2_batch", "log2_heads"), "mla_decode"),
+    "mla_decode": Model(
+        "mla", mla_decode.LAW, mla_decode.terms, ("num_heads", "kv_len"), ("log2_kv", "log2_batch", "log2_heads"), "mla_decode"
+    ),
     "memory": Model("memory", memory.LAW, memory.terms, ("kind", "hidden"), ("log2_tokens", "log2_hidden"), "memory"),
 }
 KINDS = ("gemm", "attention", "moe", "mla", "memory")

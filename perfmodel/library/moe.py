@@ -62,9 +62,10 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     flops = 2.0 * padded * matrix
     tensor = share * flops / (rate * reach)
     resident = np.clip(np.floor(gpu.smem_per_sm_bytes / (STAGES * (block + width) * tile.depth * a_bytes)), 1.0, c["most_resident"])
+    resident = np.where(grouped & ~triton, 1.0, resident)  # CUTLASS with TMA: as many stages as shared memory holds
     chain = np.where(stage == 2, inter, hidden) / tile.depth * c["iteration_cycles"] / clock * np.ceil(waves / resident)
     weights = touched * matrix * b_bytes
-    acts = rows * (hidden * (a_bytes + np.where(stage == 1, 0.0, 4.0)) + first * 2.0 + np.where(stage == 1, 0.0, inter * 2.0))
+    acts = rows * (hidden * (a_bytes + np.where(stage == 1, 0.0, 2.0)) + first * 2.0 + np.where(stage == 1, 0.0, inter * 2.0))
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(weights + acts, capacity, sharpness)
     active = np.minimum(tiles, sms)

@@ -74,7 +74,8 @@ def test_old_rows_are_gated_and_send_whole_tokens() -> None:
     frame = pd.DataFrame(
         {
             "tokens": 64, "hidden": 2688, "inter": 1856, "num_experts": 128, "top_k": 6, "ep": [1, 8, 8, 8, 8],
-            "stack": ["sglang", "sglang", "sglang", "vllm", "trtllm"], "framework_version": ["0.5.10", "0.5.10", "0.5.14", "0.14.0", "1.0.0"],
+            "stack": ["sglang", "sglang", "sglang", "vllm", "trtllm"],
+            "framework_version": ["0.5.10", "0.5.10", "0.5.14", "0.14.0", "1.0.0"],
         }
     )  # fmt: skip
     found = read_frame("moe", frame)

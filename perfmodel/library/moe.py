@@ -26,9 +26,10 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
         t = floor x launches + overlap(SM, DRAM, L2)
 
-    Rows of each touched expert are padded to a tile of `block_rows`; SM = tensor time of the
-    padded tiles over waves of 128 columns; DRAM = weights of the touched experts once and activations between the stages; L2 = weights
-    once per tile row. Gated experts have 2 x inter columns in the first GEMM; fp8 adds the quantisation of both inputs.
+    Rows of each touched expert are padded to whole tiles (library/moe_tiles.py); SM = tensor time of the padded tiles over waves, or what
+    their K steps take that no other block hides; DRAM = weights of the touched experts once, slower where less than a cache line is
+    fetched at a time, and activations between the stages; L2 = both operands of every tile. Gated experts have 2 x inter columns in the
+    first GEMM; fp8 adds the quantisation of both inputs.
     Source: vLLM fused_moe (moe_align_block_size), CUTLASS grouped GEMM. Valid: 1 to 2^20 tokens, 8 to 512 experts.
     Evidence: 416,000 public rows of four GPUs; `perfmodel evaluate operators --operator moe`.
     """

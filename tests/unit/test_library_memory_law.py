@@ -12,8 +12,8 @@ from perfmodel.library import memory
 from perfmodel.library.columns import read_frame
 
 
-def seconds(name: str, kind: str, tokens: int, hidden: int, source: str = "") -> float:
-    frame = pd.DataFrame({"kind": [kind], "tokens": [tokens], "hidden": [hidden], "dtype": ["bf16"], "source": [source]})
+def seconds(name: str, kind: str, tokens: int, hidden: int, source: str = "", stack: str = "torch") -> float:
+    frame = pd.DataFrame({"kind": [kind], "tokens": [tokens], "hidden": [hidden], "dtype": ["bf16"], "source": [source], "stack": stack})
     return float(memory.terms(gpu(name), read_frame("memory", frame), constant_values(memory.LAW, {})).latency_s[0])
 
 
@@ -40,6 +40,12 @@ def test_narrow_loads_fill_gddr_but_not_hbm() -> None:
     moved = 3 * size[0] * size[1] * 2
     share = {name: moved / seconds(name, "silu_mul", *size, "vidur") / gpu(name).dram_bytes_per_s for name in ("a40", "a100_sxm4_80gb")}
     assert share["a40"] > 0.6 and share["a100_sxm4_80gb"] < 0.6
+
+
+def test_a_served_model_runs_the_kernels_that_were_profiled_alone() -> None:
+    torch, served = (seconds("h100_sxm", "silu_mul", 4096, 14336, stack=stack) for stack in ("torch", "vllm"))
+    assert served > 1.3 * torch
+    assert served == pytest.approx(seconds("h100_sxm", "silu_mul", 4096, 14336, "vidur"))
 
 
 def test_a_longer_row_takes_its_block_longer() -> None:

@@ -6,6 +6,7 @@ Rows are launch-free (CUDA graph), in a steady state that rotates through a few 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
+from perfmodel.library.launch import stack_values
 from perfmodel.library.terms import OperatorTerms
 
 LAW = "library_gemm"
@@ -38,18 +40,17 @@ _TILES = np.array(
     ],
     dtype=np.float64,
 )
-_BM, _BN = _TILES.T
+_BM, _BN = _TILES.T[:, :, None]  # a tile a line, a GEMM a column
 _FLOPS = 2.0 * _BM * _BN
 _INTENSITY = _BM * _BN / (_BM + _BN)
 K_STEP_BYTES = 128.0  # one cache line of K an iteration
+CORE_ROWS = 1024  # rows at a time: the arrays of all tiles stay in cache
 Floats = npt.NDArray[np.float64]
 Columns = Mapping[str, npt.NDArray[np.float64]]
 
 
-def _core(
-    gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats
-) -> list[Floats]:
-    """Clock cycles of the SMs for the best tile: [total, tensor, operand feed, K latency, waves, splits, tile index].
+def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
+    """Clock cycles of the SMs for the best tile: lines total, tensor, operand feed, K latency, waves, splits, tile index.
 
     Per tile: tensor = waves x k x 2 BM BN / (rate per SM x efficiency), efficiency = i / (i + half) with i = BM BN / (BM + BN);
     feed = waves x k (BM a + BN b) / port; latency = iterations of 128 bytes of K x cycles an iteration. Waves blend ceil and fraction.
@@ -63,35 +64,69 @@ def _core(
     efficiency = _INTENSITY / (_INTENSITY + half)
     if grouped:
         efficiency = np.where(_BM < 64, efficiency * c["narrow_share"], efficiency)
-    m, n, k, a_bytes, b_bytes = m[:, None], n[:, None], k[:, None], a_bytes[:, None], b_bytes[:, None]
-    cycles = (_FLOPS / efficiency) / (rate[:, None] / (gpu.boost_clock_hz * sms))
-    operand = _BM * a_bytes + _BN * b_bytes
-    step = c["iteration_wgmma" if grouped else "iteration_mma"] * a_bytes / K_STEP_BYTES
-    tiles = np.ceil(m / _BM) * np.ceil(n / _BN)
-    splits = np.maximum(1.0, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
-    best: list[Floats] = []
-    for split in (False, True):
-        units = tiles * splits if split else tiles
-        depth = k / splits if split else k
+    work = _FLOPS / efficiency
+    step_cycles = c["iteration_wgmma" if grouped else "iteration_mma"]
+
+    def parts(units: Floats, depth: Floats, cycles: Floats, operand: Floats, step: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """(tensor, feed, latency, waves, whole waves) of tiles that each compute `depth` of K in `units` blocks."""
         mean = units / sms
         busiest = np.ceil(mean)
-        share = np.where(mean <= 1.0, 1.0, c["tail_weight"] * busiest + (1.0 - c["tail_weight"]) * mean)
-        tensor = share * depth * cycles
-        feed = share * depth * operand / np.minimum(c["port_bytes_per_cycle"], c["l2_rate_factor"] * l2_rate / np.minimum(units, sms))
-        latency = depth * step + np.zeros_like(mean)
-        total = overlap(c["core_power"], tensor, feed, latency) + busiest * c["tile_cycles"]
-        if split:
-            reduction = c["split_latencies"] * gpu.dram_latency_s * clock + m * n * 4.0 * (splits + 1.0) / l2_rate
-            total = total + np.where(splits > 1.0, reduction, 0.0)
-        parts = [total, tensor, feed, latency, mean, splits if split else np.ones_like(mean)]
-        if best:
-            better = total < best[0]
-            best = [np.where(better, new, old) for new, old in zip(parts, best, strict=True)]
-        else:
-            best = parts
-    index = best[0].argmin(axis=1)
-    rows = np.arange(len(index))
-    return [*(b[rows, index] for b in best), index.astype(np.float64)]
+        deep = np.where(mean <= 1.0, 1.0, c["tail_weight"] * busiest + (1.0 - c["tail_weight"]) * mean) * depth
+        port = np.minimum(c["port_bytes_per_cycle"], c["l2_rate_factor"] * l2_rate / np.minimum(units, sms))
+        return deep * cycles, deep * operand / port, np.broadcast_to(depth * step, mean.shape), mean, busiest
+
+    def totals(tensor: Floats, feed: Floats, latency: Floats, busiest: Floats, extra: Floats | float = 0.0) -> Floats:
+        """Cycles in all, infinite for tiles that cannot be the best: the overlap lies between its largest term and 3^(1/p) of it."""
+        power, start = c["core_power"], busiest * c["tile_cycles"]
+        if tensor.shape[1] == 1:
+            return np.asarray(overlap(power, tensor, feed, latency) + start + extra)
+        largest = np.maximum(np.maximum(tensor, feed), latency)
+        aside = start + extra
+        open_ = np.flatnonzero(largest * (1.0 - 1e-9) + aside <= (largest * 3.0 ** (1.0 / power) + aside).min(axis=0) * (1.0 + 1e-9))
+        exact = overlap(power, *(term.ravel()[open_] for term in (tensor, feed, latency))) + start.ravel()[open_]
+        total = np.full(largest.shape, np.inf)
+        total.ravel()[open_] = exact + (extra.ravel()[open_] if isinstance(extra, np.ndarray) else extra)
+        return total
+
+    def best(m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
+        cycles = work / (rate / (gpu.boost_clock_hz * sms))
+        operand = _BM * a_bytes + _BN * b_bytes
+        step = step_cycles * a_bytes / K_STEP_BYTES
+        tiles = np.ceil(m / _BM) * np.ceil(n / _BN)
+        splits = np.maximum(1.0, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
+        *found, busiest = parts(tiles, k, cycles, operand, step)
+        total = totals(*found[:3], busiest)
+        cut = splits > 1.0
+        some = np.flatnonzero(cut.any(axis=0))
+        used = np.ones_like(splits)
+        if len(some):
+            whole = len(some) == len(m)
+            at: Any = (slice(None), slice(None) if whole else some)
+            pick = [v if whole or v.shape[-1] == 1 else v[..., some] for v in (m, n, k, cycles, operand, step)]
+            s, split, base = splits[at], cut[at], total[at]
+            *other, busiest = parts(tiles[at] * s, pick[2] / s, *pick[3:])
+            reduction = c["split_latencies"] * gpu.dram_latency_s * clock + pick[0] * pick[1] * 4.0 * (s + 1.0) / l2_rate
+            shared = totals(*other[:3], busiest, reduction)
+            better = split & (shared < base)
+            total[at] = np.where(better, shared, base)
+            found = [np.array(old) for old in found]
+            for old, new in zip(found, other, strict=True):
+                old[at] = np.where(better, new, old[at])
+            used[at] = np.where(better, s, 1.0)
+        index = total.argmin(axis=0)
+        rows = np.arange(len(index))
+        return np.stack([*(v[index, rows] for v in (total, *found, used)), index.astype(np.float64)])
+
+    columns = (m, n, k, a_bytes, b_bytes, rate)
+    if all((v == v[0]).all() for v in columns[3:]):
+        columns = (m, n, k, a_bytes[:1], b_bytes[:1], rate[:1])
+    if len(m) <= CORE_ROWS:
+        return best(*columns)
+    out = np.empty((7, len(m)))
+    for start in range(0, len(m), CORE_ROWS):
+        rows = slice(start, start + CORE_ROWS)
+        out[:, rows] = best(*(v if len(v) == 1 else v[rows] for v in columns))
+    return out
 
 
 def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTerms:
@@ -115,7 +150,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     clock = gpu.max_clock_hz
     core, tensor, feed, chain = core / clock, tensor / clock, feed / clock, chain / clock
     weights, acts = n * k * b_bytes * batch, m * k * a_bytes + m * n * out_bytes
-    copies = np.array([c["copies_any"], c["copies_vllm"], c["copies_sglang"], c["copies_trtllm"], c["copies_torch"]])[stack]
+    copies = stack_values(c, "copies", stack)
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(copies * weights + acts, capacity, sharpness)
     cold_acts = miss_share(weights + acts, capacity, sharpness)
@@ -130,7 +165,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         flops * toggling * np.sqrt(a_bytes / 2.0), joule_per_flop(gpu, c), from_dram, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
     )
     floor = c["floor_us"] * 1e-6 + c["floor_latencies"] * gpu.dram_latency_s
-    launches = np.array([c["quantise_any"], c["quantise_vllm"], c["quantise_sglang"], c["quantise_trtllm"], c["quantise_torch"]])[stack]
+    launches = stack_values(c, "quantise", stack)
     quantise = np.where(names.QUANTISED[code], launches * floor + m * k * 3.0 / gpu.dram_bytes_per_s, 0.0)
     quantise = quantise + np.where(names.WEIGHT_ONLY[code], c["weight_only_us"] * 1e-6, 0.0)
     busy = overlap(c["power_power"], core, power)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -36,11 +37,22 @@ def likely_attention_kernel(
     vLLM: FlashAttention-3 on sm_90, FlashAttention-2 elsewhere, FlashInfer for an fp8 cache off Hopper and on sm_100; SGLang: FA3 on
     sm_90, FlashInfer later, FA2 on sm_80; TRT-LLM its own; torch FA2. Source: the kernels that public rows name.
     """
-    code = {name: KERNELS.index(name) for name in KERNELS}
-    major = gpu.capability[0]
-    hopper = major == 9
-    flash = code["fa3"] if hopper else code["flashinfer"] if major == 10 else code["fa2"]
-    vllm = np.where(fp8_cache & (not hopper), code["flashinfer"], flash)
-    sglang = code["fa3"] if hopper else code["fa2"] if gpu.capability == (8, 0) else code["flashinfer"]
-    usual = np.select([stack == 1, stack == 2, stack == 3, stack == 4], [vllm, sglang, code["trtllm"], code["fa2"]], 0)
-    return np.where((kernel == 0) & (stack > 0), usual, kernel).astype(np.intp)
+    return _usual_kernels(gpu.capability)[fp8_cache.astype(np.intp), stack, kernel]
+
+
+@functools.lru_cache(maxsize=32)
+def _usual_kernels(capability: tuple[int, int]) -> npt.NDArray[np.intp]:
+    """(fp8 cache, stack, named kernel) -> kernel, of one compute capability."""
+    hopper = capability[0] == 9
+    flash = "fa3" if hopper else "flashinfer" if capability[0] == 10 else "fa2"
+    sglang = "fa3" if hopper else "fa2" if capability == (8, 0) else "flashinfer"
+    usual = {
+        "vllm": (flash, flash if hopper else "flashinfer"),
+        "sglang": (sglang, sglang),
+        "trtllm": ("trtllm",) * 2,
+        "torch": ("fa2",) * 2,
+    }
+    table = np.broadcast_to(np.arange(len(KERNELS)), (2, len(STACKS), len(KERNELS))).copy()
+    for stack, kernels in usual.items():
+        table[:, STACKS.index(stack), 0] = [KERNELS.index(name) for name in kernels]
+    return table

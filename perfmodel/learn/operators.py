@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.constants import constant_values
+from perfmodel.elementwise import maximum
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
@@ -77,29 +78,46 @@ def _constants(law: str, overrides: tuple[tuple[str, float], ...]) -> dict[str, 
 def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
     """The law of `what` over columns, with a model's constants on top of the spec-tier ones."""
     model = MODELS[what]
+    values = _constants(model.law, tuple(sorted(constants.items())))
     with np.errstate(divide="ignore"):
-        return model.terms(gpu, columns, _constants(model.law, tuple(sorted(constants.items()))))
+        return model.terms(gpu, columns, values)
+
+
+def _number(what: str, columns: Mapping[str, Floats]) -> Mapping[str, Any]:
+    """The columns of one row as numbers, where the law takes them; else the columns."""
+    return {name: column[0] for name, column in columns.items()} if MODELS[what].numbers and len(columns["dtype"]) == 1 else columns
+
+
+def _row(terms: OperatorTerms) -> OperatorTerms:
+    """Terms of single numbers as columns of length 1."""
+    cells = np.array([terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()], dtype=np.float64)
+    columns = [cells[i : i + 1] for i in range(len(cells))]
+    split = 2 + len(terms.seconds)
+    seconds, features = zip(terms.seconds, columns[2:split], strict=True), zip(terms.features, columns[split:], strict=True)
+    return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1])
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
     """Latency of each row: the law, times exp of the tree, within what physics allows."""
-    terms = operator_terms(gpu, what, columns, model.constants)
-    length = len(terms.latency_s)
+    inputs = _number(what, columns)
+    terms = operator_terms(gpu, what, inputs, model.constants)
     latency = terms.latency_s * US_PER_S
+    length = len(columns["dtype"])
     if model.residual is not None:
-        one = length == 1
         features = visible(model.card, gpu.arch, terms.features)
-        learnt = log_ratio_of_one(model.residual, features) if one else model.residual.log_ratio(features, length)
+        learnt = log_ratio_of_one(model.residual, features) if length == 1 else model.residual.log_ratio(features, length)
         latency = latency * np.exp(tree_share(model.card, gpu.arch) * learnt)
     if kriging.CARD_KEY in model.card:
-        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(terms.latency_s), terms.features))
+        row = terms if inputs is columns else _row(terms)
+        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(row.latency_s), row.features))
     least = terms.least_s * US_PER_S
-    latency = np.maximum(latency, least)
-    half = half_widths(model, gpu, latency, columns["stack"])
-    spread = np.exp(half)
-    return OperatorPredictions(
-        latency, np.maximum(latency / spread, least), latency * spread, terms, model, _in_domain(model, gpu, terms, columns)
-    )
+    latency = maximum(latency, least)
+    spread = np.exp(half_widths(model, gpu, latency, inputs["stack"]))
+    inside = _in_domain(model, gpu, terms, inputs)
+    low, high = maximum(latency / spread, least), latency * spread
+    if inputs is columns:
+        return OperatorPredictions(latency, low, high, terms, model, inside)
+    return OperatorPredictions(np.array([latency]), np.array([low]), np.array([high]), _row(terms), model, np.array([inside]))
 
 
 def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, stack: Floats) -> Floats:
@@ -110,7 +128,7 @@ def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, stack: Flo
 def interval_group(latency_us: Floats, stack: Floats) -> npt.NDArray[np.intp]:
     """0, 1, 2 by regime (10 and 100 us); 3 more where the stack is not named."""
     low, high = REGIMES_US
-    group: npt.NDArray[np.intp] = (latency_us > low).astype(np.intp) + (latency_us > high) + 3 * (stack == 0)
+    group: npt.NDArray[np.intp] = (latency_us > low) * 1 + (latency_us > high) * 1 + (stack == 0) * 3
     return group
 
 
@@ -122,13 +140,13 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
 
 
 def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
-    inside = np.ones(len(terms.latency_s), dtype=bool)
+    inside = columns["dtype"] >= 0
     for name, (low, high) in model.envelope.items():
         values = feature(terms.features, name)
-        inside &= (values >= low - 0.5) & (values <= high + 0.5)
+        inside = inside & (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:
         known = np.zeros(16, dtype=bool)
         known[list(measured)] = True
-        inside &= known[columns["dtype"].astype(np.intp)]
+        inside = inside & known[columns["dtype"].astype(np.intp)]
     return inside

@@ -6,11 +6,10 @@ Rows are launch-free (CUDA graph), in a steady state that rotates through a few 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from perfmodel import elementwise as np
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
@@ -66,67 +65,61 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats,
         efficiency = np.where(_BM < 64, efficiency * c["narrow_share"], efficiency)
     work = _FLOPS / efficiency
     step_cycles = c["iteration_wgmma" if grouped else "iteration_mma"]
+    l2_port = c["l2_rate_factor"] * l2_rate
+    power = c["core_power"]
 
-    def parts(units: Floats, depth: Floats, cycles: Floats, operand: Floats, step: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-        """(tensor, feed, latency, waves, whole waves) of tiles that each compute `depth` of K in `units` blocks."""
+    def best(m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
+        """The answer for rows that either all have a tile worth splitting or all have none."""
+        tiles, splits = cut(m, n, k, a_bytes)
+        shared = (splits > 1.0).any()
+        used = np.stack([np.ones_like(splits), splits]) if shared else np.ones((1, *splits.shape))
+        units, depth = tiles * used, k / used
         mean = units / sms
         busiest = np.ceil(mean)
         deep = np.where(mean <= 1.0, 1.0, c["tail_weight"] * busiest + (1.0 - c["tail_weight"]) * mean) * depth
-        port = np.minimum(c["port_bytes_per_cycle"], c["l2_rate_factor"] * l2_rate / np.minimum(units, sms))
-        return deep * cycles, deep * operand / port, np.broadcast_to(depth * step, mean.shape), mean, busiest
-
-    def totals(tensor: Floats, feed: Floats, latency: Floats, busiest: Floats, extra: Floats | float = 0.0) -> Floats:
-        """Cycles in all, infinite for tiles that cannot be the best: the overlap lies between its largest term and 3^(1/p) of it."""
-        power, start = c["core_power"], busiest * c["tile_cycles"]
-        if tensor.shape[1] == 1:
-            return np.asarray(overlap(power, tensor, feed, latency) + start + extra)
-        largest = np.maximum(np.maximum(tensor, feed), latency)
-        aside = start + extra
-        open_ = np.flatnonzero(largest * (1.0 - 1e-9) + aside <= (largest * 3.0 ** (1.0 / power) + aside).min(axis=0) * (1.0 + 1e-9))
-        exact = overlap(power, *(term.ravel()[open_] for term in (tensor, feed, latency))) + start.ravel()[open_]
-        total = np.full(largest.shape, np.inf)
-        total.ravel()[open_] = exact + (extra.ravel()[open_] if isinstance(extra, np.ndarray) else extra)
-        return total
-
-    def best(m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
-        cycles = work / (rate / (gpu.boost_clock_hz * sms))
-        operand = _BM * a_bytes + _BN * b_bytes
-        step = step_cycles * a_bytes / K_STEP_BYTES
-        tiles = np.ceil(m / _BM) * np.ceil(n / _BN)
-        splits = np.maximum(1.0, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
-        *found, busiest = parts(tiles, k, cycles, operand, step)
-        total = totals(*found[:3], busiest)
-        cut = splits > 1.0
-        some = np.flatnonzero(cut.any(axis=0))
-        used = np.ones_like(splits)
-        if len(some):
-            whole = len(some) == len(m)
-            at: Any = (slice(None), slice(None) if whole else some)
-            pick = [v if whole or v.shape[-1] == 1 else v[..., some] for v in (m, n, k, cycles, operand, step)]
-            s, split, base = splits[at], cut[at], total[at]
-            *other, busiest = parts(tiles[at] * s, pick[2] / s, *pick[3:])
-            reduction = c["split_latencies"] * gpu.dram_latency_s * clock + pick[0] * pick[1] * 4.0 * (s + 1.0) / l2_rate
-            shared = totals(*other[:3], busiest, reduction)
-            better = split & (shared < base)
-            total[at] = np.where(better, shared, base)
-            found = [np.array(old) for old in found]
-            for old, new in zip(found, other, strict=True):
-                old[at] = np.where(better, new, old[at])
-            used[at] = np.where(better, s, 1.0)
+        tensor = deep * (work / (rate / (gpu.boost_clock_hz * sms)))
+        feed = deep * (_BM * a_bytes + _BN * b_bytes) / np.minimum(c["port_bytes_per_cycle"], l2_port / np.minimum(units, sms))
+        latency = depth * (step_cycles * a_bytes / K_STEP_BYTES)
+        start, extra = busiest * c["tile_cycles"], np.zeros_like(used)
+        if shared:
+            reduction = c["split_latencies"] * gpu.dram_latency_s * clock + m * n * 4.0 * (splits + 1.0) / l2_rate
+            extra[1] = np.where(splits > 1.0, reduction, np.inf)
+        parts = [part.reshape(-1, len(m)) for part in (tensor, feed, latency, mean, used, start, extra)]
+        total = _totals(power, *parts[:3], *parts[5:])
         index = total.argmin(axis=0)
-        rows = np.arange(len(index))
-        return np.stack([*(v[index, rows] for v in (total, *found, used)), index.astype(np.float64)])
+        rows = np.arange(len(m))
+        return np.stack([*(v[index, rows] for v in (total, *parts[:5])), (index % len(_TILES)).astype(np.float64)])
 
-    columns = (m, n, k, a_bytes, b_bytes, rate)
-    if all((v == v[0]).all() for v in columns[3:]):
-        columns = (m, n, k, a_bytes[:1], b_bytes[:1], rate[:1])
-    if len(m) <= CORE_ROWS:
+    def cut(m: Floats, n: Floats, k: Floats, a_bytes: Floats) -> tuple[Floats, Floats]:
+        """(tiles of C, parts of K that each is best split into)."""
+        tiles = np.ceil(m / _BM) * np.ceil(n / _BN)
+        return tiles, np.maximum(1.0, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
+
+    columns = [m, n, k, a_bytes, b_bytes, rate]
+    if len(m) == 1:
         return best(*columns)
+    if all((v == v[0]).all() for v in columns[3:]):
+        columns[3:] = [v[:1] for v in columns[3:]]
     out = np.empty((7, len(m)))
-    for start in range(0, len(m), CORE_ROWS):
-        rows = slice(start, start + CORE_ROWS)
-        out[:, rows] = best(*(v if len(v) == 1 else v[rows] for v in columns))
+    for begin in range(0, len(m), CORE_ROWS):
+        rows = np.arange(begin, min(begin + CORE_ROWS, len(m)))
+        some = (cut(*(v[rows] if len(v) > 1 else v for v in columns[:4]))[1] > 1.0).any(axis=0)
+        for group in (rows[some], rows[~some]):
+            if len(group):
+                out[:, group] = best(*(v[group] if len(v) > 1 else v for v in columns))
     return out
+
+
+def _totals(power: float, tensor: Floats, feed: Floats, latency: Floats, start: Floats, extra: Floats) -> Floats:
+    """Cycles in all of each tile, infinite where it cannot be the best: the overlap lies between its largest term and 3^(1/p) of it."""
+    if tensor.shape[1] == 1:
+        whole: Floats = overlap(power, tensor, feed, latency) + start + extra
+        return whole
+    largest, aside = np.maximum(np.maximum(tensor, feed), latency), start + extra
+    fair = np.flatnonzero(largest * (1.0 - 1e-9) + aside <= (largest * (3.0 ** (1.0 / power) * (1.0 + 1e-9)) + aside).min(axis=0))
+    total = np.full(largest.size, np.inf)
+    total[fair] = overlap(power, *(part.ravel()[fair] for part in (tensor, feed, latency))) + start.ravel()[fair] + extra.ravel()[fair]
+    return total.reshape(largest.shape)
 
 
 def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTerms:
@@ -146,7 +139,8 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     rate = names.tensor_rates(gpu, code)
     batch = columns["batch"]
     m, n, k = columns["m"] * batch, columns["n"], columns["k"]
-    core, tensor, feed, chain, waves, splits, tile = _core(gpu, c, m, n, k, a_bytes, b_bytes, rate)
+    cycles = _core(gpu, c, *(np.atleast_1d(v) for v in (m, n, k, a_bytes, b_bytes, rate)))
+    core, tensor, feed, chain, waves, splits, tile = np.reshape(cycles, (7, *m.shape))
     clock = gpu.max_clock_hz
     core, tensor, feed, chain = core / clock, tensor / clock, feed / clock, chain / clock
     weights, acts = n * k * b_bytes * batch, m * k * a_bytes + m * n * out_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,10 @@ def launch_floor_s(gpu: GpuSpec, c: Mapping[str, float]) -> float:
     return c["floor_us"] * 1e-6 + c["floor_latencies"] * gpu.dram_latency_s + c["floor_cycles"] / gpu.max_clock_hz
 
 
-def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Floats:
-    """Constant `<prefix>_<stack>` of each row's stack."""
+def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Any:
+    """Constant `<prefix>_<stack>` of each row's stack; `stack`: codes, or one."""
+    if not isinstance(stack, np.ndarray):
+        return np.float64(c[f"{prefix}_{STACKS[stack]}"])
     table = np.array([c[f"{prefix}_{name}"] for name in STACKS])
     result: Floats = table[stack]
     return result
@@ -46,13 +49,8 @@ def _usual_kernels(capability: tuple[int, int]) -> npt.NDArray[np.intp]:
     hopper = capability[0] == 9
     flash = "fa3" if hopper else "flashinfer" if capability[0] == 10 else "fa2"
     sglang = "fa3" if hopper else "fa2" if capability == (8, 0) else "flashinfer"
-    usual = {
-        "vllm": (flash, flash if hopper else "flashinfer"),
-        "sglang": (sglang, sglang),
-        "trtllm": ("trtllm",) * 2,
-        "torch": ("fa2",) * 2,
-    }
+    fp8 = {"vllm": flash if hopper else "flashinfer"}
     table = np.broadcast_to(np.arange(len(KERNELS)), (2, len(STACKS), len(KERNELS))).copy()
-    for stack, kernels in usual.items():
-        table[:, STACKS.index(stack), 0] = [KERNELS.index(name) for name in kernels]
+    for stack, kernel in (("vllm", flash), ("sglang", sglang), ("trtllm", "trtllm"), ("torch", "fa2")):
+        table[:, STACKS.index(stack), 0] = KERNELS.index(kernel), KERNELS.index(fp8.get(stack, kernel))
     return table

@@ -26,6 +26,8 @@ class OperatorTerms:
 
     def bound(self) -> npt.NDArray[np.str_]:
         """Name of the largest term of each row."""
+        if self.latency_s.size == 1:
+            return np.array([max(self.seconds, key=lambda name: float(self.seconds[name][0]))])
         names = np.array(list(self.seconds))
         code = np.zeros(self.latency_s.shape, dtype=np.int8)
         best: Floats | None = None

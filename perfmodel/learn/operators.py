@@ -108,8 +108,9 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
         learnt = log_ratio_of_one(model.residual, features) if length == 1 else model.residual.log_ratio(features, length)
         latency = latency * np.exp(tree_share(model.card, gpu.arch) * learnt)
     if kriging.CARD_KEY in model.card:
-        row = terms if inputs is columns else _row(terms)
-        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(row.latency_s), row.features))
+        rows = terms if inputs is columns else _row(terms)
+        left = kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(rows.latency_s), rows.features)
+        latency = latency * np.exp(left.reshape(latency.shape))
     least = terms.least_s * US_PER_S
     latency = maximum(latency, least)
     spread = np.exp(half_widths(model, gpu, latency, inputs["stack"]))

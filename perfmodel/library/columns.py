@@ -89,7 +89,8 @@ def factorized(values: Any) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.object
     """(which of the distinct values each row has, those values); raises InputError for a cell that is no name, such as a list."""
     import pandas as pd
 
-    cells = np.asarray(values, dtype=object)
+    text = isinstance(getattr(values, "dtype", None), pd.StringDtype)  # no cell can be anything but text there
+    cells = values if text else np.asarray(values, dtype=object)
     try:
         codes, found = pd.factorize(cells, use_na_sentinel=False)
     except TypeError:

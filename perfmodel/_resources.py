@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from perfmodel.errors import InputError
@@ -61,9 +62,14 @@ def layers(kind: str) -> list[Path]:
 
 
 def stamped_layers(kind: str) -> tuple[tuple[Path, int], ...]:
-    """The folders of `kind` that there are, the user's first, each with the time (ns) at which a file was last added or taken away."""
+    """The folders of `kind` that there are, the user's first, stamped."""
+    return stamped(folders(kind))
+
+
+def stamped(paths: Iterable[Path]) -> tuple[tuple[Path, int], ...]:
+    """Those paths that are folders, each with the time (ns) at which a file was last added to it or taken away."""
     found = []
-    for path in folders(kind):
+    for path in paths:
         try:
             state = os.stat(path)
         except OSError:

@@ -55,7 +55,9 @@ def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibratio
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
-        raise InputError(f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration='auto' or None")
+        raise InputError(
+            f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
+        )
     return calibration.models.get(what) or _spec_model(gpu.name, what)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.elementwise import where
 from perfmodel.learn.model import FittedModel
 
 Floats = npt.NDArray[np.float64]
@@ -42,7 +41,7 @@ def pair_codes(features: Mapping[str, Floats]) -> npt.NDArray[np.intp]:
 
 def blank(features: Mapping[str, Floats]) -> dict[str, Floats]:
     """The same rows with their names hidden."""
-    return {name: where(features["stack"] > 0, HIDDEN, values) if name in NAMED else values for name, values in features.items()}
+    return {name: np.where(features["stack"] > 0, HIDDEN, values) if name in NAMED else values for name, values in features.items()}
 
 
 def known_pairs(archs: Sequence[str], features: Mapping[str, Floats]) -> dict[str, list[int]]:
@@ -63,7 +62,7 @@ def visible(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) 
     hidden = ~seen[pair_codes(features)] & (features["stack"] > 0)
     if not hidden.any():
         return features
-    return {name: where(hidden, HIDDEN, values) if name in NAMED else values for name, values in features.items()}
+    return {name: np.where(hidden, HIDDEN, values) if name in NAMED else values for name, values in features.items()}
 
 
 def tree_share(card: Mapping[str, Any], arch: str) -> float:

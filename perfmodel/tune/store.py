@@ -148,7 +148,11 @@ class Store:
 
     def add(self, runs: Iterable[Run]) -> int:
         """Append runs, all or none; returns how many were new."""
-        return self._insert([run.row() for run in runs])
+        rows = [run.row() for run in runs]
+        if not rows:
+            return 0
+        with self._errors(), self._transaction():
+            return self._insert(rows)
 
     def latest(self, key: Key, role: str = "config") -> list[Run]:
         """The newest run of each config (or baseline) under `key`, fastest first, failures last."""

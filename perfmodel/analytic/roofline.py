@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
+
+from perfmodel import elementwise as np
 
 Floats = npt.NDArray[np.float64]
 

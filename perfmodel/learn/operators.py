@@ -56,7 +56,9 @@ def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibratio
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
-        raise InputError(f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration='auto' or None")
+        raise InputError(
+            f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
+        )
     return calibration.models.get(what) or _spec_model(gpu.name, what)
 
 
@@ -79,8 +81,20 @@ def _constants(law: str, overrides: tuple[tuple[str, float], ...]) -> dict[str, 
 def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
     """The law of `what` over columns, with a model's constants on top of the spec-tier ones."""
     model = MODELS[what]
+    values = _constants(model.law, tuple(sorted(constants.items())))
     with np.errstate(divide="ignore"):
-        return model.terms(gpu, columns, _constants(model.law, tuple(sorted(constants.items()))))
+        if not model.numbers or len(columns["dtype"]) != 1:
+            return model.terms(gpu, columns, values)
+        return _row(model.terms(gpu, {name: column[0] for name, column in columns.items()}, values))
+
+
+def _row(terms: OperatorTerms) -> OperatorTerms:
+    """Terms of single numbers as columns of length 1."""
+    cells = np.array([terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()], dtype=np.float64)
+    columns = [cells[i : i + 1] for i in range(len(cells))]
+    split = 2 + len(terms.seconds)
+    seconds, features = zip(terms.seconds, columns[2:split], strict=True), zip(terms.features, columns[split:], strict=True)
+    return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1])
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:

@@ -53,6 +53,6 @@ def tiles(
     """
     step = np.clip(np.ceil(head_dim / _STEP) - 1, 0, 512 // _STEP - 1).astype(np.intp)
     found = _table(warpgroup_path(gpu))[kernel, fp8.astype(np.intp), ((stack == _VLLM) & (kernel == _FA2)).astype(np.intp), step]
-    rows, keys, packed = found[:, 0], found[:, 1], found[:, 2] > 0
+    rows, keys, packed = found[..., 0], found[..., 1], found[..., 2] > 0
     heads = np.where(packed, np.minimum(group, rows), 1.0)
     return rows / heads, keys, heads

@@ -89,7 +89,8 @@ def factorized(values: Any) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.object
     """(which of the distinct values each row has, those values); raises InputError for a cell that is no name, such as a list."""
     import pandas as pd
 
-    cells = np.asarray(values, dtype=object)
+    text = isinstance(getattr(values, "dtype", None), pd.StringDtype)  # no cell can be anything but text there
+    cells = values if text else np.asarray(values, dtype=object)
     try:
         codes, found = pd.factorize(cells, use_na_sentinel=False)
     except TypeError:
@@ -159,6 +160,7 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
         else:
             out["decode"] = coded(frame[phase], _phase_code)
         out["q_len"] = np.where(np.isnan(out["q_len"]), np.where(out["decode"] > 0, 1.0, out["kv_len"]), out["q_len"])
+        _require(kind, (out["decode"] == 0) | (out["q_len"] == 1), "q_len of decode must be 1", labels)
     if kind == "attention":
         _require(kind, np.mod(out["q_heads"], out["kv_heads"]) == 0, "q_heads must be a multiple of kv_heads", labels)
     if kind == "memory":

@@ -12,14 +12,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfmodel._resources import user_folder
 from perfmodel.calibrate.plan import Plan
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError
 from perfmodel.learn.model import write_atomically
+from perfmodel.measure.devices import Device
 from perfmodel.measure.lock import gpu_lock
 from perfmodel.measure.pool import Point, Pool, plain
 from perfmodel.measure.rows import Appender, Row, read
@@ -31,32 +31,9 @@ Say = Callable[[str, int, int, float], None]
 """What is being timed, points done, points in the plan, seconds of the budget left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU of this machine: torch's index and the driver's UUID."""
-
-    index: int
-    uuid: str
-
-
 def run_folder(gpu_name: str, out: Path | None = None) -> Path:
     """Where a GPU's run is kept: `out`, else runs/<gpu> in the user's folder."""
     return out if out is not None else user_folder() / "runs" / gpu_name
-
-
-def devices_here() -> list[Device]:
-    """The GPUs that torch sees, CUDA_VISIBLE_DEVICES respected. Raises NoAnswerError without torch or a GPU."""
-    try:
-        import torch
-    except ImportError:
-        raise NoAnswerError("calibrating needs torch: pip install 'perfmodel[gpu]'; --from fits stored rows without") from None
-    if not torch.cuda.is_available():
-        raise NoAnswerError("no CUDA device is visible to torch: run this on a machine with the GPU, or fit stored rows with --from")
-    found = []
-    for index in range(torch.cuda.device_count()):
-        uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-        found.append(Device(index, f"GPU-{uuid}" if uuid else str(index)))
-    return found
 
 
 def compile_points(points: Sequence[Point], arch: int, *, workers: int, say: Say | None = None) -> dict[str, dict[str, Row]]:

@@ -155,7 +155,8 @@ def _measure(
 ) -> None:  # fmt: skip
     from perfmodel.calibrate import cluster
     from perfmodel.calibrate.plan import make_plan
-    from perfmodel.calibrate.run import ROWS, devices_here, execute, read_states, run_folder, set_aside
+    from perfmodel.calibrate.run import ROWS, execute, read_states, run_folder, set_aside
+    from perfmodel.measure.devices import devices_here
 
     here = devices_here()
     chosen, part = cluster.own_share(here, _indices(devices, len(here)))
@@ -176,11 +177,10 @@ def _measure(
         except KeyboardInterrupt:
             print(f"\nperfmodel: stopped; what was measured is in {folder}: the same command goes on from there", file=sys.stderr)
             raise
-    rows = cluster.gather(folder, part)
+    with Progress("bringing the rows of all GPUs together, timing collectives between them"):
+        rows = cluster.gather(folder, chosen)
     if part[0] != 0:
         return
-    if len(chosen) > 1 and part[1] == 1:
-        rows += cluster.collectives(folder, [d.index for d in chosen])
     states = read_states(folder / ROWS)
     for problem in _summary(spec, rows, [], states, budget_s)["bad_state"]:
         print(f"perfmodel: WARNING: {problem}", file=sys.stderr)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfmodel._atomic import write_atomically
 from perfmodel._resources import user_folder
 from perfmodel.calibrate.plan import Plan
 from perfmodel.errors import InputError
-from perfmodel.learn.model import write_atomically
 from perfmodel.measure.devices import Device
 from perfmodel.measure.lock import gpu_lock
 from perfmodel.measure.pool import Point, Pool, plain

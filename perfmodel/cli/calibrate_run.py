@@ -34,7 +34,7 @@ def run(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Set an earlier run aside instead of going on with it.")] = False,
     folder: Annotated[
-        Path | None, typer.Option("--run", metavar="FOLDER", help="Where the run's rows are (default: the user's folder).")
+        Path | None, typer.Option("--run", "--folder", metavar="FOLDER", help="Where the run's rows are (default: the user's folder).")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write (default: where --calibration auto looks).")] = None,
     fit: Annotated[bool, typer.Option("--fit/--no-fit", help="Fit what was measured.")] = True,

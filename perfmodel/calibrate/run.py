@@ -83,24 +83,21 @@ def execute(
     say: Say | None = None,
     worker: Any = session,
     monitor: Callable[[Device], Monitor] | None = None,
+    heard: Callable[[Row], None] | None = None,
 ) -> list[Row]:
     """Measure what is left of a plan within what is left of its budget; returns all rows of the run.
 
     The budget is seconds of each GPU from the start of a point to its row, over all calls; starting processes and compiling is not in it.
     `part` = (rank, ranks): of several hosts' processes this one takes every ranks-th task and writes a file of its own. `worker` replaces
-    what a worker process runs (measure/session), `monitor` what watches a device, for tests. Raises NoAnswerError when another
-    calibration holds a GPU.
+    what a worker process runs (measure/session), `monitor` what watches a device, for tests; `heard` gets each row once it is kept.
+    Raises NoAnswerError when another calibration holds a GPU.
     """
     rank, ranks = part
     rows_path = folder / (ROWS if ranks == 1 else f"rows-{rank}.jsonl")
     with contextlib.ExitStack() as held:
         for device in devices:
             held.enter_context(gpu_lock(device.uuid))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _check_same(folder, plan)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written ({error.strerror}): name another folder with --run") from None
+        check_same(folder, plan)
         known = stored_rows(folder)
         mine = [row for row in known if int(row.get("rank", 0)) == rank]
         spent = sum(float(r.get("wall_s") or 0.0) for r in mine) / max(1, len(devices))
@@ -123,6 +120,8 @@ def execute(
             row = plain({**row, **averages(samples), "rank": rank, "run": plan.digest})
             log.add(row)
             fresh.append(row)
+            if heard:
+                heard(row)
             clock["left"] -= float(row["wall_s"]) / len(devices)
             for index, monitor_ in watch.items():
                 for sample in monitor_.samples[seen[index] :]:
@@ -154,18 +153,20 @@ def _family() -> set[int]:
     return {os.getpid(), *(p.pid for p in multiprocessing.active_children() if p.pid is not None)}
 
 
-def _check_same(folder: Path, plan: Plan) -> None:
-    """A folder keeps the rows of one GPU; another seed or budget may add to them."""
+def check_same(folder: Path, plan: Plan) -> None:
+    """Make a run's folder, or see that it is this GPU's: another seed or budget may add to it. Raises InputError where it is not."""
     path = folder / META
     asked = {"gpu": plan.gpu.name, "budget_s": plan.budget_s, "seed": plan.seed, "plan": plan.digest}
-    if path.exists():
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise InputError(f"{path}: not JSON, perhaps half-written: delete it or start anew with --fresh") from None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else asked
         if before.get("gpu") != plan.gpu.name:
             raise InputError(f"{folder} holds a run of {before.get('gpu')}, not of {plan.gpu.name}: name another folder with --run")
-    write_atomically(path, json.dumps(asked, indent=1) + "\n")
+        write_atomically(path, json.dumps(asked, indent=1) + "\n")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror}): name another folder with --run") from None
+    except json.JSONDecodeError:
+        raise InputError(f"{path}: not JSON, perhaps half-written: delete it or start anew with --fresh") from None
 
 
 def read_states(rows: Path) -> list[Row]:

@@ -47,6 +47,7 @@ COLUMNS = {
     "latency_us": "microseconds a call: median over the timings of the slowest rank",
     "min_us": "the least of the timings",
     "calls": "calls in one timing",
+    "host_us": "microseconds that the host of the slowest rank takes to launch a call (eager); absent in earlier runs",
     "timing": "how: see measure/collectives.TIMING",
 }
 WIDTHS = {"sm_80": "sm_100", "sm_89": "", "sm_90": "sm_100"}
@@ -68,7 +69,7 @@ def adopt(path: Path, gpu: str, facts: Mapping[str, Any], folder: Path) -> Path:
     if "timing" not in rows:
         rows["timing"] = OLD_TIMING
     rows["stack"] = rows["stack"].replace(STACKS)
-    table = rows.assign(source="perfmodel measure collectives", gpu=spec.name)[list(COLUMNS)]
+    table = rows.assign(source="perfmodel measure collectives", gpu=spec.name).reindex(columns=list(COLUMNS))
     table = table.astype({"message_bytes": "int64", "n_gpus": "int64", "nodes": "int64", "calls": "int64"})
     table = table.sort_values(["kind", "stack", "n_gpus", "message_bytes"]).reset_index(drop=True)
     target = folder / f"collectives_{spec.name.split('_', maxsplit=1)[0]}.parquet"

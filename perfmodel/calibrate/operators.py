@@ -13,12 +13,11 @@ from scipy.optimize import least_squares
 
 from perfmodel.analytic.constants import physics
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.learn import kriging
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, interval_group, operator_terms
-from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, tensor_path, tree_share, visible
+from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, correction, interval_group, operator_terms
+from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, tensor_path
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.units import US_PER_S
@@ -194,17 +193,12 @@ def fit_tree(rows: Rows) -> FittedModel:
 
 def predict_log(model: FittedModel, rows: Rows) -> Floats:
     """Log of the predicted latency in seconds."""
-    log_law, features = law_of(rows, model.constants)
-    more = kriging.log_ratio(model.card[kriging.CARD_KEY], rows.columns, log_law, features) if kriging.CARD_KEY in model.card else 0.0
-    if model.residual is None:
-        return log_law + more
-    log_law = log_law + more
+    result = np.empty(len(rows))
     for name in rows.gpus:
         at = np.flatnonzero(rows.gpu == name)
-        arch = find_gpu(name).arch
-        seen = visible(model.card, arch, {key: values[at] for key, values in features.items()})
-        log_law[at] += tree_share(model.card, arch) * model.residual.log_ratio(seen, len(at))
-    return log_law
+        terms, log_ratio = correction(find_gpu(name), rows.what, take(rows.columns, at), model)
+        result[at] = np.log(terms.latency_s) + log_ratio
+    return result
 
 
 def shape_folds(rows: Rows, folds: int, seed: int = 0) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:

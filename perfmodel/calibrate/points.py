@@ -114,9 +114,8 @@ def greedy(covariance: Floats, width: Floats, cost: Floats, allowed_s: float) ->
 
 def choose(c: Candidates, allowed_s: float) -> Chosen:
     """Points of one part for at most `allowed_s` seconds of measuring."""
-    place, names = kriging.coordinates(read_frame(KIND[c.part], c.frame), np.log(c.terms.latency_s), c.terms.features)
-    place = place - place.mean(axis=0)
-    order, explained = greedy(kriging.covariance(place, names, place, names), c.width, c.cost_s, allowed_s)
+    where = kriging.place(read_frame(KIND[c.part], c.frame), np.log(c.terms.latency_s), c.terms.features)
+    order, explained = greedy(kriging.covariance(where, where), c.width, c.cost_s, allowed_s)
     records = c.frame.iloc[order].to_dict("records")
     points = [{"what": KIND[c.part], **{str(k): v for k, v in r.items()}} for r in records]
     return Chosen(c.part, points, c.cost_s[order], explained, float(c.width.mean()))

@@ -16,7 +16,6 @@ from perfmodel.calibrate.operators import (
     envelope,
     fit_constants,
     group_widths,
-    law_of,
     predict_log,
     read_rows,
     shape_folds,
@@ -29,11 +28,22 @@ from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, boost, slice
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import NEW_ARCH_GROUP, interval_group, operator_model, universal_model, width_table
+from perfmodel.learn.operators import (
+    KIN,
+    NEW_ARCH_GROUP,
+    interval_group,
+    kin,
+    kin_digests,
+    operator_model,
+    operator_terms,
+    place,
+    universal_model,
+    width_table,
+)
 from perfmodel.learn.plausible import check_microseconds, latencies_us
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, SETTLED, settled, visible
-from perfmodel.library.columns import NEEDED, find, read_frame, take
+from perfmodel.library.columns import NEEDED, find, read_frame
 from perfmodel.library.registry import KINDS, parts
 
 if TYPE_CHECKING:
@@ -48,9 +58,10 @@ FOLDS = 5
 MIN_REFIT_ROWS = 60  # rows from which the law's own constants may move
 REFIT_EVALUATIONS, REFIT_PULL = 10, 10.0  # and how strongly the prior's values hold them, in units of the first fit's prior
 KEPT, REFITTED, LAW_ALONE = "kept", "refitted", "refitted, law alone"
-Way = tuple[str, float, float, int]  # what becomes of the prior's constants, share of a tree, share of interpolation, rounds
+BETWEEN = -1
+Way = tuple[str, int]  # what becomes of the prior's constants; how many rounds its tree gets, or BETWEEN: interpolation between the rows
 MARGIN = 0.98  # a correction must lower the held-out error by 2 % of itself, else the prior stays
-TIE = 1.02  # scores this near say nothing: then the prior's constants stay, and interpolation takes part
+TIE = 1.02  # scores this near say nothing: then the prior's constants stay
 LEAST_WIDTH = 0.01  # no interval of log latency is narrower than a measurement repeats
 US = 1e6
 
@@ -101,33 +112,30 @@ def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Cali
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What a correction starts from: a model, and its law, tree and error on all the rows of a table."""
+    """What a correction starts from: a model, and features, tree, error and place of all the rows of a table."""
 
     model: FittedModel
-    log_law: Floats
     features: Mapping[str, Floats]
     shown: Mapping[str, Floats]
     tree: Floats
     before: Floats
+    where: kriging.Place | None
 
-    def place(self, rows: Rows, at: Any) -> tuple[Mapping[str, Floats], Floats, Mapping[str, Floats]]:
-        """What interpolation knows of the rows `at`: columns, log of the law, features."""
-        return take(rows.columns, at), self.log_law[at], {name: values[at] for name, values in self.features.items()}
-
-    def grow(self, at: Any, share: float, rounds: int) -> Residual:
-        """Add rounds to the model's tree that learn `share` of what it leaves of the rows `at`."""
+    def grow(self, at: Any, rounds: int) -> Residual:
+        """Add rounds to the model's tree that learn what it leaves of the rows `at`."""
         seen = {name: values[at] for name, values in self.shown.items()}
-        target = self.tree[at] + share * self.before[at]
+        target = self.tree[at] + self.before[at]
         count = len(self.before)
         params = OWN if count >= MANY_ROWS else DEEP_CORRECTION if count >= DEEP_ROWS else CORRECTION
         return boost(seen, target, None, rounds=rounds, params=params, robust=False, start=self.model.residual)
 
 
-def _base(gpu: GpuSpec, rows: Rows, model: FittedModel) -> _Base:
-    log_law, features = law_of(rows, model.constants)
-    shown: Mapping[str, Floats] = features if len(rows) >= MANY_ROWS else visible(model.card, gpu.arch, features)
+def _base(gpu: GpuSpec, rows: Rows, model: FittedModel, near: bool) -> _Base:
+    terms = operator_terms(gpu, rows.what, rows.columns, model.constants)
+    shown: Mapping[str, Floats] = terms.features if len(rows) >= MANY_ROWS else visible(model.card, gpu.arch, terms.features)
     tree = np.zeros(len(rows)) if model.residual is None else model.residual.log_ratio(shown, len(rows))
-    return _Base(model, log_law, features, shown, tree, rows.log_latency - predict_log(model, rows))
+    where = place(gpu, rows.what, rows.columns, model, terms, tree, list(kin(gpu, rows.what).values())) if near else None
+    return _Base(model, terms.features, shown, tree, rows.log_latency - predict_log(model, rows), where)
 
 
 def _refitted(rows: Rows, prior: FittedModel) -> FittedModel:
@@ -139,34 +147,30 @@ def _refitted(rows: Rows, prior: FittedModel) -> FittedModel:
 
 def _held_out(gpu: GpuSpec, rows: Rows, priors: Sequence[FittedModel], kind: str, near: bool) -> dict[Way, Floats]:
     """Log errors of every way to correct, on shapes held out in turn; `priors`: the model of each fold."""
-    rounds_error = {rounds: np.zeros(len(rows)) for rounds in ROUNDS}
-    between = np.zeros(len(rows))
-    whole = _base(gpu, rows, priors[0]) if kind == KEPT else None
+    errors = {way: np.zeros(len(rows)) for way in ((0, BETWEEN) if near else ROUNDS)}
+    whole = _base(gpu, rows, priors[0], near) if kind == KEPT else None
     for (train, held), prior in zip(_folds(rows), priors, strict=True):
-        base = whole or _base(gpu, rows, replace(prior, residual=None) if kind == LAW_ALONE else prior)
+        base = whole or _base(gpu, rows, replace(prior, residual=None) if kind == LAW_ALONE else prior, near)
+        errors[0][held] = base.before[held]
+        if base.where is not None:
+            entry = kriging.fit(base.where.take(train), base.before[train])
+            errors[BETWEEN][held] = base.before[held] - kriging.log_ratio(entry, base.where.take(held))
+            continue
         unseen = {name: values[held] for name, values in base.shown.items()}
-        trial = base.grow(train, 1.0, ROUNDS[-1])
+        trial = base.grow(train, ROUNDS[-1])
         already = 0 if base.model.residual is None else base.model.residual.booster.num_boosted_rounds()
-        rounds_error[0][held] = base.before[held]
         for rounds in ROUNDS[1:]:
             learnt = sliced(trial, already + rounds).log_ratio(unseen, int(held.sum())) - base.tree[held]
-            rounds_error[rounds][held] = base.before[held] - learnt
-        if near:
-            entry = kriging.fit(*base.place(rows, train), base.before[train])
-            between[held] = base.before[held] - kriging.log_ratio(entry, *base.place(rows, held))
-    ways: dict[Way, Floats] = {(kind, 1.0, 0.0, rounds): error for rounds, error in rounds_error.items()}
-    if near:
-        deepest = min(ROUNDS[1:], key=lambda rounds: _score(rounds_error[rounds]))
-        ways |= {(kind, 0.0, 1.0, 0): between, (kind, 0.5, 0.5, deepest): 0.5 * (rounds_error[deepest] + between)}
-    return ways
+            errors[rounds][held] = base.before[held] - learnt
+    return {(kind, way): error for way, error in errors.items()}
 
 
 def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     """Correct `prior` with rows of one GPU.
 
-    Ways: the prior, the prior with constants drawn towards the rows, or the law alone with those; on top more tree rounds, interpolation
-    between the rows, half of both, or nothing. Whichever is best on shapes held out in turn; the prior stays unless that lowers its
-    error by MARGIN.
+    Ways: the prior, or the prior with constants drawn towards the rows; on top nothing or interpolation between the rows. Where there are
+    more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn;
+    the prior stays unless that lowers its error by MARGIN.
     """
     prior = settled(prior, gpu.arch)
     check_microseconds(rows.what, rows.log_latency - predict_log(prior, rows))
@@ -175,17 +179,17 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     ways = _held_out(gpu, rows, [prior] * len(folds), KEPT, near)
     if MIN_REFIT_ROWS <= len(rows) < MANY_ROWS and prior.constants:
         moved = [_refitted(rows.take(train), prior) for train, _ in folds]
-        for kind in (REFITTED, LAW_ALONE):
+        for kind in (REFITTED,) if near else (REFITTED, LAW_ALONE):
             ways |= _held_out(gpu, rows, moved, kind, near)
     scores = {way: _score(error) for way, error in ways.items()}
-    nothing: Way = (KEPT, 1.0, 0.0, 0)
-    best = min(scores, key=lambda way: scores[way] * (1.0 if way[0] == KEPT else TIE) * (1.0 if way[2] else TIE))
+    nothing: Way = (KEPT, 0)
+    best = min(scores, key=lambda way: scores[way] * (1.0 if way[0] == KEPT else TIE))
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
-    kind, tree_share, near_share, rounds = best
+    kind, way = best
     start = prior if kind == KEPT else _refitted(rows, prior)
-    base = _base(gpu, rows, replace(start, residual=None) if kind == LAW_ALONE else start)
-    tree = base.model.residual if rounds == 0 else base.grow(slice(None), tree_share, rounds)
+    base = _base(gpu, rows, replace(start, residual=None) if kind == LAW_ALONE else start, way == BETWEEN)
+    tree = base.grow(slice(None), way) if way > 0 else base.model.residual
     widths = _widths(gpu, rows, prior, ways[best])
     kept = (
         "dtype_codes",
@@ -198,14 +202,13 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
         **card(rows),
         "gpu": gpu.name,
         "prior": prior.model_id,
-        "correction_rounds": rounds,
-        "correction": {"constants": kind, "tree": tree_share if rounds else 0.0, "interpolation": near_share},
+        "correction": {"constants": kind, "rounds": max(way, 0), "interpolation": way == BETWEEN},
         "held_out_error": {"prior": scores[nothing], "corrected": scores[best]},
         "half_widths": {NEW_ARCH_GROUP: widths},
         "archs": [],
     }
-    if near_share:
-        facts[kriging.CARD_KEY] = kriging.fit(rows.columns, base.log_law, base.features, base.before, near_share)
+    if base.where is not None:
+        facts[kriging.CARD_KEY] = {**kriging.fit(base.where, base.before), KIN: kin_digests(kin(gpu, rows.what))}
     facts["dtype_codes"] = sorted(set(facts["dtype_codes"]) | set(prior.card.get("dtype_codes", ())))
     mine = envelope(rows, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine

@@ -1,12 +1,17 @@
 """Correction by a few hundred measured rows: what is left of a prior, interpolated between rows that are alike (Gaussian process).
 
-Kept in a model's card as plain numbers; costs one distance to every kept row, so it is for tables of at most MAX_POINTS rows.
+Rows are alike when their sizes and binding terms are near, when the prior's tree puts them into the same leaves, and when other GPUs'
+calibrations say the same of them; what those calibrations say in common is also followed as a whole. Kept in a model's card as plain
+numbers; costs one distance to every kept row, so it is for tables of at most MAX_POINTS rows.
 """
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +20,9 @@ import numpy.typing as npt
 from perfmodel.errors import InputError
 
 Floats = npt.NDArray[np.float64]
+Leaves = npt.NDArray[np.uint16]
 CARD_KEY = "kriging"
-MAX_POINTS = 600
+MAX_POINTS = 1500
 SIZES = (
     "m", "n", "k", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "tokens", "hidden", "inter", "num_experts", "top_k",
     "tp", "ep", "num_heads",
@@ -29,70 +35,152 @@ TERMS = (
 FURTHEST = 5.0  # a term this many e-folds under the latency does not matter, however small it is
 NAMES = ("stack", "kernel", "dtype", "kv_dtype", "stage", "kind")
 LENGTH = 12.0  # octaves over which two rows of one stack lose 1/e of what they share
-OFFSETS, SMOOTH = 0.05, 0.15  # variance of log latency at each of three levels: all rows, same stack, all names the same
+OFFSETS = 0.05  # variance of log latency at each of three levels: all rows, same stack, all names the same
+SMOOTH, LEAF = 0.04, 0.05  # at the same levels: the part that fades with distance, the part that holds within leaves of the prior's tree
+SMOOTH_ALONE = 0.15  # the part that fades, where the prior has no tree
+KIN = 0.1  # variance of the weight that another GPU's calibration gets, once for all rows and once for each stack
+FURTHEST_KIN = 1.5  # what such a calibration may say at most, in e-folds
 NOISE, OUTLIER = 0.02, 0.1  # variance of a row; residual from which a row counts less
 BLOCK = 20_000
 KEPT = 16  # entries whose arrays stay in memory
 
 
-def coordinates(columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-    """(place in octaves, names) of each row: logs of sizes, window, skew, the law's latency and terms; codes of names."""
-    place = [np.log2(np.maximum(np.nan_to_num(columns[name], nan=1.0), 1.0)) for name in SIZES if name in columns]
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where n rows stand.
+
+    near: (n, p) octaves; names: (n, q) codes; kin: (n, g) log ratios that other GPUs' calibrations give over the prior; leaves: (n, t) leaf
+    of each tree of the prior.
+    """
+
+    near: Floats
+    names: Floats
+    kin: Floats
+    leaves: Leaves
+
+    def take(self, rows: Any) -> Place:
+        """The rows of a mask, slice or index."""
+        return Place(self.near[rows], self.names[rows], self.kin[rows], self.leaves[rows])
+
+
+def place(
+    columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats], kin: Floats | None = None, leaves: Leaves | None = None
+) -> Place:
+    """Place of each row: logs of sizes, window, skew, the law's latency and terms; codes of names; what else is known of it."""
+    near = [np.log2(np.maximum(np.nan_to_num(columns[name], nan=1.0), 1.0)) for name in SIZES if name in columns]
     if "window" in columns:
-        place.append(np.log2(columns["window"] + 1.0) / 2.0)
+        near.append(np.log2(columns["window"] + 1.0) / 2.0)
     if "skew" in columns:
-        place.append(2.0 * columns["skew"])
-    place.append(1.5 * log_law)
-    place += [np.clip(features[name], -FURTHEST, FURTHEST) for name in TERMS if name in features]
-    return np.stack(place, axis=1), np.stack([columns[name] for name in NAMES if name in columns], axis=1)
+        near.append(2.0 * columns["skew"])
+    near.append(1.5 * log_law)
+    near += [np.clip(features[name], -FURTHEST, FURTHEST) for name in TERMS if name in features]
+    names = np.stack([columns[name] for name in NAMES if name in columns], axis=1)
+    empty = np.zeros((len(names), 0))
+    kin = empty if kin is None else np.clip(kin, -FURTHEST_KIN, FURTHEST_KIN)
+    return Place(np.stack(near, axis=1), names, kin, empty.astype(np.uint16) if leaves is None else leaves)
 
 
-def covariance(a: Floats, a_names: Floats, b: Floats, b_names: Floats) -> Floats:
-    """Covariance of every row of `a` with every row of `b`: constant parts and parts that fade with distance, by shared names."""
-    square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
-    near = np.exp(-np.sqrt(np.maximum(square, 0.0)) / LENGTH)
-    stack = a_names[:, None, 0] == b_names[None, :, 0]
+def _levels(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """(1 + same stack + all names the same, 1 + same stack) of every row of `a` with every row of `b`."""
+    stack = a[:, None, 0] == b[None, :, 0]
     same = stack.copy()
-    for column in range(1, a_names.shape[1]):
-        same &= a_names[:, None, column] == b_names[None, :, column]
-    result: Floats = (OFFSETS + SMOOTH * near) * (1.0 + stack + same)
+    for column in range(1, a.shape[1]):
+        same &= a[:, None, column] == b[None, :, column]
+    return 1.0 + stack + same, 1.0 + stack
+
+
+def covariance(a: Place, b: Place, *, leaves: bool = True) -> Floats:
+    """Covariance of every row of `a` with every row of `b`; without the part of `leaves` where that is added in another way."""
+
+    def square(x: Floats, y: Floats) -> Floats:
+        gap: Floats = np.maximum((x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)[None, :] - 2.0 * x @ y.T, 0.0)
+        return gap
+
+    levels, stacks = _levels(a.names, b.names)
+    fading = np.exp(-np.sqrt(square(a.near, b.near) / LENGTH**2 + square(a.kin, b.kin)))
+    trees = b.leaves.shape[1]
+    shared: Floats = OFFSETS + (SMOOTH if trees else SMOOTH_ALONE) * fading
+    if trees and leaves:
+        shared += LEAF * np.stack([(a.leaves == row).mean(axis=1) for row in b.leaves], axis=1)
+    result: Floats = shared * levels + KIN * (a.kin @ b.kin.T) * stacks
     return result
 
 
-def fit(
-    columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats], residual: Floats, share: float = 1.0
-) -> dict[str, Any]:
-    """Card entry that gives `residual` (log measured over prior) times `share`; rows that disagree with their neighbours count less."""
-    place, names = coordinates(columns, log_law, features)
-    centre = place.mean(axis=0)
-    between = covariance(place - centre, names, place - centre, names)
+def fit(where: Place, residual: Floats) -> dict[str, Any]:
+    """Card entry that gives `residual` (log measured over prior) at `where`; rows that disagree with their neighbours count less."""
+    centre = where.near.mean(axis=0)
+    centred = Place(where.near - centre, where.names, where.kin, where.leaves)
+    between = covariance(centred, centred)
     trust: Floats = np.ones(len(residual))
     weights: Floats = np.zeros(len(residual))
     for _ in range(4):
         weights = np.asarray(np.linalg.solve(between + np.diag(NOISE / trust), residual), dtype=np.float64)
         trust = np.asarray(1.0 / np.maximum(1.0, np.abs(NOISE / trust * weights) / OUTLIER), dtype=np.float64)
     return {
-        "place": np.round(place, 4).tolist(),
-        "names": names.astype(int).tolist(),
+        "rows": len(residual),
+        "place": _packed(where.near, "<f4"),
+        "names": _packed(where.names, "<u2"),
+        "kin_ratios": _packed(where.kin, "<f4"),
+        "leaves": _packed(where.leaves, "<u2"),
+        "trees": where.leaves.shape[1],
         "centre": np.round(centre, 4).tolist(),
-        "weights": np.round(share * weights, 6).tolist(),
+        "weights": np.round(weights, 6).tolist(),
     }
 
 
-def log_ratio(entry: Mapping[str, Any], columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats]) -> Floats:
-    """Log of the correction of each row."""
-    place, names, centre, weights = _arrays(entry)
-    own, own_names = coordinates(columns, log_law, features)
-    if own.shape[1] != place.shape[1]:
-        raise InputError("this calibration was made by another version of perfmodel: make it again from its table")
-    result = np.empty(len(log_law))
-    for start in range(0, len(log_law), BLOCK):
-        rows = slice(start, start + BLOCK)
-        result[rows] = covariance(own[rows] - centre, own_names[rows], place - centre, names) @ weights
+def _packed(values: npt.NDArray[Any], kind: str) -> str:
+    """An array as text: rows of that many bytes a value, compressed."""
+    exact = values if kind == "<u2" else np.round(values, 4)
+    return base64.b64encode(zlib.compress(exact.astype(kind).tobytes(), 9)).decode("ascii")
+
+
+def _unpacked(text: str, kind: str, rows: int) -> npt.NDArray[Any]:
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=kind).reshape(rows, -1)
+
+
+def log_ratio(entry: Mapping[str, Any], where: Place) -> Floats:
+    """Log of the correction of each row; raises InputError where the entry and the rows are not of one version."""
+    known = _arrays(entry)
+    shapes = [(getattr(where, name).shape[1], getattr(known.where, name).shape[1]) for name in ("near", "names", "kin", "leaves")]
+    if any(mine != stored for mine, stored in shapes):
+        raise another_version()
+    result = np.empty(len(where.near))
+    for start in range(0, len(result), BLOCK):
+        part = where.take(slice(start, start + BLOCK))
+        part = Place(part.near - known.centre, part.names, part.kin, part.leaves)
+        result[start : start + BLOCK] = covariance(part, known.where, leaves=False) @ known.weights + known.within_leaves(part)
     return result
 
 
-_Arrays = tuple[Floats, Floats, Floats, Floats]
+def another_version() -> InputError:
+    """What to say of an entry that this version cannot read."""
+    return InputError("this calibration was made by another version of perfmodel: make it again from its table")
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """An entry in memory; `sums` has for each level, tree and leaf the weights of the kept rows that ended there."""
+
+    where: Place
+    centre: Floats
+    weights: Floats
+    sums: Mapping[tuple[int, ...], Floats]
+
+    def within_leaves(self, part: Place) -> Floats:
+        """The part of the correction that rows in the same leaves give."""
+        result = np.zeros(len(part.near))
+        trees = part.leaves.shape[1]
+        if trees == 0:
+            return result
+        kinds, kind = np.unique(part.names, axis=0, return_inverse=True)
+        each = np.arange(trees)
+        for i, names in enumerate(kinds.astype(int).tolist()):
+            table = np.sum([self.sums[level] for level in _keys(names) if level in self.sums], axis=0)
+            at = np.flatnonzero(kind.reshape(-1) == i)
+            result[at] = LEAF * table[each, np.minimum(part.leaves[at], table.shape[1] - 1)].mean(axis=1)
+        return result
+
+
 _KEPT: OrderedDict[int, tuple[Mapping[str, Any], _Arrays]] = OrderedDict()  # by identity, with the entry held so that it stays unique
 
 
@@ -100,8 +188,31 @@ def _arrays(entry: Mapping[str, Any]) -> _Arrays:
     kept = _KEPT.get(id(entry))
     if kept is not None and kept[0] is entry:
         return kept[1]
-    place, names, centre, weights = (np.asarray(entry[name], dtype=np.float64) for name in ("place", "names", "centre", "weights"))
-    _KEPT[id(entry)] = (entry, (place, names, centre, weights))
+    try:
+        rows = int(entry["rows"])
+        near, kin = (_unpacked(entry[name], "<f4", rows).astype(np.float64) for name in ("place", "kin_ratios"))
+        names, leaves = (_unpacked(entry[name], "<u2", rows) for name in ("names", "leaves"))
+        centre, weights = (np.asarray(entry[name], dtype=np.float64) for name in ("centre", "weights"))
+        where = Place(near - centre, names.astype(np.float64), kin, leaves)
+    except (KeyError, TypeError, ValueError, zlib.error):
+        raise another_version() from None
+    arrays = _Arrays(where, centre, weights, _sums(where.names, leaves, weights))
+    _KEPT[id(entry)] = (entry, arrays)
     while len(_KEPT) > KEPT:
         _KEPT.popitem(last=False)
-    return place, names, centre, weights
+    return arrays
+
+
+def _keys(names: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The three levels at which a row with these names shares what it knows."""
+    return (), (1, names[0]), (2, *names)
+
+
+def _sums(names: Floats, leaves: Leaves, weights: Floats) -> dict[tuple[int, ...], Floats]:
+    rows, trees = leaves.shape
+    found: dict[tuple[int, ...], Floats] = {}
+    each, width = np.arange(trees), int(leaves.max(initial=0)) + 2  # the last column is for leaves that no kept row reached
+    for row in range(rows if trees else 0):
+        for level in _keys([int(code) for code in names[row]]):
+            found.setdefault(level, np.zeros((trees, width)))[each, leaves[row]] += weights[row]
+    return found

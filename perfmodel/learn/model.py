@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel._atomic import write_atomically
-from perfmodel._resources import folders
+from perfmodel._resources import folders, shipped
 from perfmodel.errors import InputError
 from perfmodel.learn import card as checks
 from perfmodel.learn.residual import Residual, feature, load_residual
@@ -133,6 +133,19 @@ def find_model(owner: str, what: str) -> FittedModel | None:
             raise InputError(f"cannot read the model card {card}: {error.strerror}") from None
         return _read(card, stamp)
     return None
+
+
+def shipped_model(owner: str, what: str) -> FittedModel | None:
+    """The same without the user's own; None where none is shipped."""
+    card = shipped("calibration") / owner / what / "card.json"
+    return _read(str(card), card.stat().st_mtime_ns) if card.is_file() else None
+
+
+def shipped_owners(what: str) -> list[str]:
+    """Names of the GPUs that are shipped with a model of `what`, sorted."""
+    return sorted(
+        card.parent.parent.name for card in shipped("calibration").glob(f"*/{what}/card.json") if card.parent.parent.name != "universal"
+    )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
+from perfmodel.learn.boost import sliced
 from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.flat import log_ratio_of_one
-from perfmodel.learn.model import FittedModel, find_model
-from perfmodel.learn.residual import feature
+from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
+from perfmodel.learn.residual import Residual, feature
 from perfmodel.learn.transfer import tree_share, visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -27,6 +28,7 @@ from perfmodel.units import US_PER_S
 REGIMES_US = (10.0, 100.0)
 PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual is at hand: a stated guess
 KNOWN_ARCH_GROUP, NEW_ARCH_GROUP = "known", "new"
+KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_digests` has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +85,8 @@ def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], const
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
     """Latency of each row: the law, times exp of the tree, within what physics allows."""
-    terms = operator_terms(gpu, what, columns, model.constants)
-    length = len(terms.latency_s)
-    latency = terms.latency_s * US_PER_S
-    if model.residual is not None:
-        one = length == 1
-        features = visible(model.card, gpu.arch, terms.features)
-        learnt = log_ratio_of_one(model.residual, features) if one else model.residual.log_ratio(features, length)
-        latency = latency * np.exp(tree_share(model.card, gpu.arch) * learnt)
-    if kriging.CARD_KEY in model.card:
-        latency = latency * np.exp(kriging.log_ratio(model.card[kriging.CARD_KEY], columns, np.log(terms.latency_s), terms.features))
+    terms, log_ratio = correction(gpu, what, columns, model)
+    latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
     least = terms.least_s * US_PER_S
     latency = np.maximum(latency, least)
     half = half_widths(model, gpu, latency, columns["stack"])
@@ -100,6 +94,82 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     return OperatorPredictions(
         latency, np.maximum(latency / spread, least), latency * spread, terms, model, _in_domain(model, gpu, terms, columns)
     )
+
+
+def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:
+    """(terms of the law, log of what tree and interpolation add to its latency) of each row."""
+    terms = operator_terms(gpu, what, columns, model.constants)
+    learnt = tree_log_ratio(gpu, model, terms)
+    entry = model.card.get(kriging.CARD_KEY)
+    if entry is None:
+        return terms, learnt
+    base = _as_interpolated(model, int(entry.get("trees", 0)))
+    before = learnt if base is model else tree_log_ratio(gpu, base, terms)
+    return terms, learnt + kriging.log_ratio(entry, place(gpu, what, columns, base, terms, before, _kin_of(gpu, what, entry)))
+
+
+@functools.lru_cache(maxsize=64)
+def _first_trees(residual: Residual, trees: int) -> Residual:
+    return sliced(residual, trees)
+
+
+def _as_interpolated(model: FittedModel, trees: int) -> FittedModel:
+    """The model that an interpolation is on top of: without the rounds that were added to its tree beside it."""
+    if model.residual is None or model.residual.booster.num_boosted_rounds() == trees:
+        return model
+    return replace(model, residual=_first_trees(model.residual, trees) if trees else None)
+
+
+def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Floats:
+    """What a model's tree adds to the log latency of its law on a GPU; 0 without a tree."""
+    length = len(terms.latency_s)
+    if model.residual is None:
+        return np.zeros(length)
+    features = visible(model.card, gpu.arch, terms.features)
+    learnt = log_ratio_of_one(model.residual, features) if length == 1 else model.residual.log_ratio(features, length)
+    return tree_share(model.card, gpu.arch) * np.asarray(learnt)
+
+
+def kin(gpu: GpuSpec, what: str) -> dict[str, FittedModel]:
+    """The shipped calibrations of other GPUs, by name, that were fitted to rows of their own GPU alone."""
+    found = {name: shipped_model(name, what) for name in shipped_owners(what) if name != gpu.name}
+    return {name: model for name, model in found.items() if model is not None and model.residual is not None and "prior" not in model.card}
+
+
+def kin_digests(models: Mapping[str, FittedModel]) -> dict[str, str]:
+    """What tells whether calibrations are still the ones that an entry was made with."""
+    return {name: str(model.card[TREE_DIGEST]) for name, model in models.items()}
+
+
+def _kin_of(gpu: GpuSpec, what: str, entry: Mapping[str, Any]) -> list[FittedModel]:
+    """The calibrations that an entry was made with; raises InputError where they are no longer the shipped ones."""
+    wanted, models = entry.get(KIN, {}), kin(gpu, what)
+    known = {name: model for name, model in models.items() if name in wanted}
+    if kin_digests(known) != wanted:
+        raise kriging.another_version()
+    return list(known.values())
+
+
+def place(
+    gpu: GpuSpec,
+    what: str,
+    columns: Mapping[str, Floats],
+    model: FittedModel,
+    terms: OperatorTerms,
+    learnt: Floats,
+    others: Sequence[FittedModel],
+) -> kriging.Place:
+    """Where rows stand for the interpolation on top of `model`, whose law gave `terms` and whose tree `learnt`."""
+    log_law = np.log(terms.latency_s)
+    said = []
+    for other in others:
+        own = operator_terms(gpu, what, columns, other.constants)
+        said.append(np.log(own.latency_s) + tree_log_ratio(gpu, other, own) - log_law - learnt)
+    leaves = None
+    if model.residual is not None:
+        said.append(learnt)
+        leaves = model.residual.leaves(visible(model.card, gpu.arch, terms.features), len(log_law))
+    return kriging.place(columns, log_law, terms.features, np.stack(said, axis=1) if said else None, leaves)
 
 
 def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, stack: Floats) -> Floats:

@@ -48,6 +48,12 @@ class Residual:
         result: Floats = np.asarray(self.booster.inplace_predict(matrix(self.names, features, length)), dtype=np.float64)
         return result
 
+    def leaves(self, features: Mapping[str, Floats], length: int) -> npt.NDArray[np.uint16]:
+        """Which leaf of each tree a row ends in, shape (length, trees)."""
+        data = load_xgboost().DMatrix(matrix(self.names, features, length))
+        found = np.asarray(self.booster.predict(data, pred_leaf=True), dtype=np.uint16)
+        return found.reshape(length, -1)
+
     def scaled(self, share: float) -> Residual:
         """The tree whose every answer is `share` of this one's."""
         model = json.loads(bytes(self.booster.save_raw("json")))

@@ -58,7 +58,7 @@ def test_a_slower_machine_is_learnt() -> None:
 def test_nothing_to_learn_leaves_the_prior_alone() -> None:
     model = fit_table("gemm", gpu("h200_sxm"), table(1.0, noise=0.05), prior=None)["gemm"]
     assert model.card["held_out_error"]["corrected"] <= model.card["held_out_error"]["prior"] + 1e-12
-    assert model.card["correction_rounds"] == 0
+    assert model.card["correction"]["rounds"] == 0
 
 
 def test_saved_and_read_again_bit_equal(tmp_path: object) -> None:

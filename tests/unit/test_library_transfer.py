@@ -41,12 +41,39 @@ def test_interpolation_returns_what_rows_agree_on_and_ignores_one_that_does_not(
     columns = {"m": 2.0 ** rng.integers(0, 12, 80), "n": 2.0 ** rng.integers(6, 13, 80), "stack": np.ones(80), "dtype": np.zeros(80)}
     law, residual = np.log(columns["m"] * columns["n"]), np.full(80, 0.3)
     residual[7] = 3.0
-    features = {"dram": np.zeros(80)}
-    entry = kriging.fit(columns, law, features, residual)
-    answer = kriging.log_ratio(entry, columns, law, features)
+    where = kriging.place(columns, law, {"dram": np.zeros(80)})
+    answer = kriging.log_ratio(kriging.fit(where, residual), where)
     assert np.median(answer) == pytest.approx(0.3, abs=0.03)
-    half = kriging.log_ratio(kriging.fit(columns, law, features, residual, 0.5), columns, law, features)
-    np.testing.assert_allclose(half, answer / 2, atol=1e-3)
+
+
+def test_interpolation_follows_leaves_and_what_other_gpus_say() -> None:
+    rng = np.random.default_rng(1)
+    count = 120
+    columns = {"m": 2.0 ** rng.uniform(0, 12, count), "stack": rng.integers(1, 3, count) * 1.0, "dtype": np.zeros(count)}
+    law = np.log(columns["m"])
+    leaves = rng.integers(0, 2, (count, 1)).astype(np.uint16).repeat(20, axis=1)
+    said = rng.normal(0.0, 0.3, (count, 1))
+    residual = 0.4 * leaves[:, 0] + 0.8 * said[:, 0]
+    kept, asked = slice(0, 80), slice(80, count)
+    whole = kriging.place(columns, law, {}, said, leaves)
+    bare = kriging.place(columns, law, {})
+    error = {}
+    for name, where in (("whole", whole), ("bare", bare)):
+        entry = kriging.fit(where.take(kept), residual[kept])
+        error[name] = np.abs(residual[asked] - kriging.log_ratio(entry, where.take(asked))).mean()
+    assert error["whole"] < 0.4 * error["bare"]
+
+
+def test_the_part_of_the_leaves_is_the_same_by_sums_and_by_covariance() -> None:
+    rng = np.random.default_rng(2)
+    count = 50
+    columns = {"m": 2.0 ** rng.uniform(0, 12, count), "stack": rng.integers(1, 4, count) * 1.0, "dtype": rng.integers(0, 2, count) * 1.0}
+    leaves = rng.integers(0, 9, (count, 12)).astype(np.uint16)
+    where = kriging.place(columns, np.log(columns["m"]), {}, None, leaves)
+    entry = kriging.fit(where.take(slice(0, 30)), rng.normal(0, 0.2, 30))
+    asked = where.take(slice(30, count))
+    expected = kriging.covariance(asked, where.take(slice(0, 30))) @ np.array(entry["weights"])
+    np.testing.assert_allclose(kriging.log_ratio(entry, asked), expected, atol=1e-3)
 
 
 def latency(op: Attention, name: str, stack: str, kernel: str | None = None) -> float:
@@ -107,6 +134,10 @@ def test_half_of_a_tree_counts_on_a_tensor_path_that_it_never_saw() -> None:
 def test_an_entry_of_another_version_is_refused() -> None:
     columns = {"m": np.array([1.0, 2.0, 4.0]), "stack": np.ones(3), "dtype": np.zeros(3)}
     law = np.log(columns["m"])
-    entry = kriging.fit(columns, law, {"dram": np.zeros(3)}, np.zeros(3))
+    entry = kriging.fit(kriging.place(columns, law, {"dram": np.zeros(3)}), np.zeros(3))
     with pytest.raises(InputError, match="another version"):
-        kriging.log_ratio(entry, columns, law, {})
+        kriging.log_ratio(entry, kriging.place(columns, law, {}))
+    with pytest.raises(InputError, match="another version"):
+        kriging.log_ratio({**entry, "leaves": "?"}, kriging.place(columns, law, {}))
+    with pytest.raises(InputError, match="another version"):
+        kriging.log_ratio({"place": entry["place"]}, kriging.place(columns, law, {}))

@@ -7,6 +7,7 @@ resumes wherever Ray puts the shares next time. The hosts need this perfmodel, t
 from __future__ import annotations
 
 import queue
+import socket
 import sys
 import tempfile
 import threading
@@ -24,6 +25,7 @@ from perfmodel.measure.devices import Device, devices_here
 from perfmodel.measure.rows import Appender, Row, read
 from perfmodel.measure.session import session
 
+ANSWER_S = 5.0
 Message = Row | list[Row]  # a row as it is measured; at the end the samples of the device's state
 
 
@@ -38,10 +40,13 @@ def connect(address: str) -> int:
         raise NoAnswerError("--ray needs Ray: pip install 'perfmodel[cluster]'; torchrun does without") from None
     if not ray.is_initialized():
         try:
+            if address != "auto":  # Ray itself tries for minutes
+                host, _, port = address.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host, int(port)), ANSWER_S).close()
             ray.init(address=address, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise NoAnswerError(f"no Ray cluster at {address} ({reason}): start one with ray start --head, or name its address") from None
+            raise NoAnswerError(f"no Ray cluster at {address} ({reason}): start one with ray start --head, or name its HOST:PORT") from None
     if (count := int(ray.cluster_resources().get("GPU", 0))) < 1:
         raise NoAnswerError("the Ray cluster has no GPU: ray start --num-gpus on its hosts")
     return count

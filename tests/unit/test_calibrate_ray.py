@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_calibrate_run import H200, Quiet, fake, tiny
@@ -59,6 +60,13 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(NoAnswerError, match=r"perfmodel\[cluster\]"):
         cluster_ray.connect("auto")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379", "no port", "ray://127.0.0.1:1"])
+def test_an_address_where_no_cluster_is_is_one_line(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with pytest.raises(NoAnswerError, match=f"no Ray cluster at {address} "):
+        cluster_ray.connect(address)
 
 
 def _with_ray(folder: Path, what: str, points: int) -> str:

@@ -103,6 +103,24 @@ def test_other_gpus_than_the_first_get_a_run_of_their_own(capsys: pytest.Capture
     assert "calibrating NVIDIA L40S; for NVIDIA A40 call again" in capsys.readouterr().err
 
 
+def test_two_real_gpus_shared_a_list_that_was_killed_twice() -> None:
+    """The committed run of two H200s: every point once, either GPU a good half, and a dead worker cost the one point it was timing."""
+    import pandas as pd
+
+    from perfmodel._resources import shipped
+    from perfmodel.calibrate.plan import KEYS
+    from perfmodel.calibrate.proof import of_part, read_run
+
+    path = shipped("data") / "runs" / "again" / "h200_sxm.parquet"
+    rows = pd.read_parquet(path)
+    assert not rows.duplicated([k for k in KEYS if k in rows]).any()
+    assert rows["status"].value_counts().to_dict() == {"ok": len(rows) - 1, "crash": 1}
+    assert rows["device"].value_counts(normalize=True).between(0.45, 0.55).all() and rows.groupby("device")["wall_s"].sum().max() < 120.0
+    assert len(of_part(read_run(path), "attention_decode", "h200_sxm")) > 700
+    with pytest.raises(InputError, match="no such file"):
+        read_run(path.with_name("nothing.parquet"))
+
+
 def test_collectives_join_the_fit() -> None:
     import pandas as pd
 

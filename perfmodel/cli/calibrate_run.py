@@ -169,7 +169,9 @@ def _measure(
         chosen, part = cluster.own_share(here, _indices(devices, len(here)))
         spec = find_gpu(gpu) if gpu else _known(probe_device(chosen[0].index))
     folder = run_folder(spec.name, folder.expanduser() if folder else None)
-    if fresh and part[0] == 0 and (aside := set_aside(folder)):
+    if fresh and part[1] > 1:
+        raise InputError("--fresh is for one process: under torchrun name another --folder, on every host")
+    if fresh and (aside := set_aside(folder)):
         print(f"perfmodel: the earlier run is kept in {aside}", file=sys.stderr)
     with Progress("choosing points") as progress:
         plan = make_plan(spec, budget_s=budget_s, seed=seed)
@@ -182,6 +184,7 @@ def _measure(
         try:
             if ray:
                 rows = cluster_ray.run_shares(plan, folder, count, say=say)
+                print("perfmodel: Ray times no collectives: torchrun -m perfmodel.measure.collectives does", file=sys.stderr)
             else:
                 execute(plan, folder, chosen, part=part, say=say)
         except KeyboardInterrupt:

@@ -141,8 +141,8 @@ def _send_recv(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     small = s / n <= k["direct_ll_bytes"]
     fill_share = np.where(links.nvlink, np.where(pair, k["stream_fill"], k["direct_fill"]), k["pcie_direct_fill"])
     start_us = np.where(links.nvlink, k["direct_start_us"], k["pcie_direct_start_us"]) * np.where(q.old, k["direct_old_start"], 1.0)
-    recent = links.nvlink & ~q.old  # NCCL 2.27 spreads small messages over more channels
-    start_us = start_us * np.where(recent, warp_gain(s / n, k["direct_gain"], k["direct_gain_bytes"]), 1.0)
+    recent = links.nvlink & ~q.old  # NCCL 2.27 spreads small messages over more channels; its host plans each anew, a graph has the plan
+    start_us = start_us * np.where(recent & ~q.graph, warp_gain(s / n, k["direct_gain"], k["direct_gain_bytes"]), 1.0)
     ll_rate = np.where(links.nvlink, k["direct_ll_gb_per_s"] * GB * (n - 1), rate * _by_path(q, k, "ll_share"))
     low = direct(
         s,

@@ -285,7 +285,8 @@ def test_shipped_calibrations_hold_what_they_promise() -> None:
         assert found is not None and found.tier == "calibrated"
         rows = read_rows(gpu(name), frame[frame["stack"].isin(["nccl", "torch", "torch_graph"])])
         error = np.abs(np.expm1(-rows.errors(found.constants)))
-        assert error.mean() < {"a100_sxm4_80gb": 0.05, "h100_sxm": 0.06, "l40s": 0.10, "rtx_pro_6000": 0.07, "h200_sxm": 0.05}[name], name
+        limits = {"a100_sxm4_80gb": 0.05, "h100_sxm": 0.055, "l40s": 0.10, "rtx_pro_6000": 0.07, "h200_sxm": 0.08}  # hosts differ by more
+        assert error.mean() < limits[name], name
 
 
 def test_plots_draw_both() -> None:

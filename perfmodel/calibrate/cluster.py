@@ -6,29 +6,30 @@ rank takes every WORLD_SIZE-th task on its own GPU, and rank 0 fits what all hav
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from perfmodel.calibrate.run import Device, stored_rows
+from perfmodel.calibrate.run import stored_rows
 from perfmodel.errors import InputError
+from perfmodel.measure.collectives import Plan, run
+from perfmodel.measure.devices import Device
+from perfmodel.measure.lock import gpu_lock
+from perfmodel.measure.ranks import gather_rows, rank_here, together
 from perfmodel.measure.rows import Row, read
 
 COLLECTIVE_ROWS = "collectives.jsonl"
-WAIT_S = 3600
 
 
 def own_share(here: Sequence[Device], indices: Sequence[int] | None) -> tuple[list[Device], tuple[int, int]]:
     """(devices of this process, (rank, ranks)): under torchrun its own one device, else all that are like the first, or `indices`."""
-    if (ranks := int(os.environ.get("WORLD_SIZE", "1"))) > 1 and "RANK" in os.environ:
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        if local >= len(here):
-            raise InputError(f"LOCAL_RANK {local}, but torch sees {len(here)} GPUs: start one process a GPU")
-        return [here[local]], (int(os.environ["RANK"]), ranks)
+    if me := rank_here():
+        if me.local >= len(here):
+            raise InputError(f"LOCAL_RANK {me.local}, but torch sees {len(here)} GPUs: start one process a GPU")
+        return [here[me.local]], (me.rank, me.ranks)
     if indices is not None:
         return [here[i] for i in indices], (0, 1)
     return like_the_first(here), (0, 1)
@@ -36,41 +37,47 @@ def own_share(here: Sequence[Device], indices: Sequence[int] | None) -> tuple[li
 
 def like_the_first(here: Sequence[Device]) -> list[Device]:
     """Devices with the first one's name; others are another GPU and get a run of their own (--devices)."""
-    import torch
-
-    names = [torch.cuda.get_device_name(d.index) for d in here]
-    if other := sorted(set(names) - {names[0]}):
-        print(f"perfmodel: calibrating {names[0]}; for {', '.join(other)} call again with --devices", file=sys.stderr)
-    return [d for d, name in zip(here, names, strict=True) if name == names[0]]
+    first = here[0].name
+    if other := sorted({d.name for d in here} - {first}):
+        print(f"perfmodel: calibrating {first}; for {', '.join(other)} call again with --devices", file=sys.stderr)
+    return [d for d in here if d.name == first]
 
 
-def gather(folder: Path, part: tuple[int, int]) -> list[Row]:
-    """All rows of the run: this folder's, and under torchrun every rank's, sent to rank 0 over gloo."""
-    rank, ranks = part
-    rows = stored_rows(folder)
-    if ranks == 1:
-        return rows
-    import torch.distributed as dist
+def gather(folder: Path, devices: Sequence[Device], collectives_plan: Plan | None = None) -> list[Row]:
+    """All rows of the run, collectives between its GPUs included where it has two or more.
 
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=WAIT_S))
-    try:
-        mine = [row for row in rows if int(row.get("rank", 0)) == rank]
-        found: list[Any] | None = [None] * ranks if rank == 0 else None
-        dist.gather_object(mine, found)
-    finally:
-        dist.destroy_process_group()
-    return [row for members in found or [] for row in members or []]
+    Every rank of a torchrun calls this; rank 0 gets the rows, the others none.
+    """
+    rows, me = stored_rows(folder), rank_here()
+    if me is None:
+        return rows + (collectives(folder, devices, collectives_plan) if len(devices) > 1 else [])
+    with together():
+        every = gather_rows([row for row in rows if int(row.get("rank", 0)) == me.rank], me)
+        return every + collectives(folder, devices, collectives_plan)
 
 
-def collectives(folder: Path, indices: Sequence[int]) -> list[Row]:
-    """Time collectives between GPUs of this host (measure/collectives under torchrun), once a run; the rows, or those of before."""
-    path = folder / COLLECTIVE_ROWS
-    if not path.exists():
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(len(indices))]
-        command += ["-m", "perfmodel.measure.collectives", "--out", str(path), "--min-bytes", "1024", "--max-bytes", str(2**28)]
-        visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
-        names = ",".join(visible[i] if visible else str(i) for i in indices)
-        done = subprocess.run(command, check=False, stdout=sys.stderr, env={**os.environ, "CUDA_VISIBLE_DEVICES": names})
-        if done.returncode != 0:
-            print("perfmodel: WARNING: collectives were not measured: torchrun's own messages are above", file=sys.stderr)
+def collectives(folder: Path, devices: Sequence[Device], plan: Plan | None = None) -> list[Row]:
+    """Time collectives between all GPUs of the run, each once a run; all rows.
+
+    On one host torchrun is started for it, with a process for each of `devices`; under torchrun the processes are there already.
+    """
+    path, plan = folder / COLLECTIVE_ROWS, plan or Plan()
+    with contextlib.ExitStack() as held:
+        for device in devices:
+            held.enter_context(gpu_lock(device.uuid))
+        if rank_here():
+            good = run(path, plan, resume=True) > 0
+        else:
+            good = not plan.left("cuda", read(path)) or _start_torchrun(path, [d.index for d in devices])
+    if not good:
+        print("perfmodel: WARNING: collectives were not measured: torch's own messages are above", file=sys.stderr)
     return [{"what": "collective", **row} for row in read(path)]
+
+
+def _start_torchrun(path: Path, indices: Sequence[int]) -> bool:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(len(indices))]
+    command += ["-m", "perfmodel.measure.collectives", "--resume", "--out", str(path)]
+    visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
+    names = ",".join(visible[i] if visible else str(i) for i in indices)
+    done = subprocess.run(command, check=False, stdout=sys.stderr, env={**os.environ, "CUDA_VISIBLE_DEVICES": names})
+    return done.returncode == 0

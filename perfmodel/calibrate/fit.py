@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import operator_model, predict_columns
 from perfmodel.learn.transfer import CARD_KEY, pair_codes, tensor_path
 from perfmodel.library.names import STACKS
+from perfmodel.measure.pool import die_with_parent
 from perfmodel.measure.session import KERNEL
 from perfmodel.predict_collective import collective_model
 from perfmodel.predict_operators import OTHER_STACKS_KEY, STACKS_KEY
@@ -122,7 +124,8 @@ def _processes(workers: int) -> Iterator[Submit]:
     if workers <= 1:
         yield functools.partial
         return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=die_with_parent, initargs=(os.getpid(),)) as pool:
         yield lambda *call: pool.submit(*call).result
 
 

@@ -1,14 +1,17 @@
 """How good a shipped calibration is on rows measured apart from its run, of whole shapes that the run does not have.
 
     python -m perfmodel.calibrate.proof h200_sxm
+    python -m perfmodel.calibrate.proof h200_sxm --rows data/runs/again/h200_sxm.parquet
 
-The rows are those of data/operators for that GPU and the run's stack: another session's, by another script. Before is the spec tier:
-the universal model that never saw the GPU. `apart` is the mean difference of points that happen to be in both sets: no model gets below.
+The rows are those of data/operators for that GPU and the run's stack: another session's, by another script; or those of another run. Before
+is the spec tier: the universal model that never saw the GPU. `apart` is the mean difference of points that are in both sets: no model gets
+below.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +22,11 @@ from perfmodel.calibrate.build_operators import load
 from perfmodel.calibrate.operators import Rows, read_rows
 from perfmodel.calibrate.recipe import KIND, OPERATORS
 from perfmodel.calibrate.report import REGIMES
+from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.operators import operator_model, predict_columns
 from perfmodel.library.registry import MODELS
+from perfmodel.measure.rows import read
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -36,23 +41,41 @@ def keys(rows: Rows, names: tuple[str, ...]) -> Keys:
     return np.array(["|".join(map(str, row)) for row in table.tolist()])
 
 
-def prove(name: str) -> pd.DataFrame:
-    """One row a part and regime (and one for all): rows, mean error before and after, coverage after, and `apart` for the part."""
+def prove(name: str, other: Path | None = None) -> pd.DataFrame:
+    """One row a part and regime (and one for all): rows, mean error before and after, coverage after, and `apart` for the part.
+
+    `other`: rows of another run to judge on, instead of data/operators.
+    """
     import pandas as pd
 
     spec = find_gpu(name)
-    run = pd.read_parquet(shipped("data") / "runs" / f"{spec.name}.parquet")
+    run = read_run(shipped("data") / "runs" / f"{spec.name}.parquet")
+    again = None if other is None else read_run(other)
     found = []
     for what in OPERATORS:
-        own = run[(run["what"] == KIND[what]) & (run["status"] == "ok")].dropna(axis=1, how="all")
-        if "phase" in own:
-            own = own[own["phase"] == what.removeprefix("attention_")]
-        mine, judged = read_rows(what, own.assign(gpu=spec.name)), load(what)
+        mine, judged = of_part(run, what, spec.name), load(what) if again is None else of_part(again, what, spec.name)
         judged = judged.take((judged.gpu == spec.name) & np.isin(judged.columns["stack"], mine.columns["stack"]))
         shape = MODELS[what].shape
         unseen = judged.take(~np.isin(keys(judged, shape), keys(mine, shape)))
         found += [{"part": what, "apart": _apart(mine, judged), **row} for row in _scores(name, what, unseen)]
     return pd.DataFrame(found)
+
+
+def read_run(path: Path) -> pd.DataFrame:
+    """Rows of a run (parquet or JSON lines). Raises InputError for a file that is not there or has none."""
+    import pandas as pd
+
+    if not (rows := read(path)):
+        raise InputError(f"{path}: there is no such file, or it has no rows")
+    return pd.DataFrame(rows)
+
+
+def of_part(run: pd.DataFrame, what: str, gpu: str) -> Rows:
+    """The good rows that a run has of one operator."""
+    own = run[(run["what"] == KIND[what]) & (run["status"] == "ok")].dropna(axis=1, how="all")
+    if "phase" in own:
+        own = own[own["phase"] == what.removeprefix("attention_")]
+    return read_rows(what, own.assign(gpu=gpu))
 
 
 def _scores(name: str, what: str, rows: Rows) -> list[dict[str, object]]:
@@ -83,7 +106,12 @@ def main() -> None:
     """Print the table of one GPU, in percent."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gpu")
-    table = prove(parser.parse_args().gpu)
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="rows of another run of that GPU")
+    given = parser.parse_args()
+    try:
+        table = prove(given.gpu, given.rows)
+    except InputError as error:
+        parser.error(str(error))
     percent = ["apart", "before", "after", "covered"]
     table[percent] = (100 * table[percent]).round(1)
     print(table.to_string(index=False))

@@ -12,14 +12,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfmodel._atomic import write_atomically
 from perfmodel._resources import user_folder
 from perfmodel.calibrate.plan import Plan
-from perfmodel.errors import InputError, NoAnswerError
-from perfmodel.learn.model import write_atomically
+from perfmodel.errors import InputError
+from perfmodel.measure.devices import Device
 from perfmodel.measure.lock import gpu_lock
 from perfmodel.measure.pool import Point, Pool, plain
 from perfmodel.measure.rows import Appender, Row, read
@@ -31,32 +31,9 @@ Say = Callable[[str, int, int, float], None]
 """What is being timed, points done, points in the plan, seconds of the budget left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU of this machine: torch's index and the driver's UUID."""
-
-    index: int
-    uuid: str
-
-
 def run_folder(gpu_name: str, out: Path | None = None) -> Path:
     """Where a GPU's run is kept: `out`, else runs/<gpu> in the user's folder."""
     return out if out is not None else user_folder() / "runs" / gpu_name
-
-
-def devices_here() -> list[Device]:
-    """The GPUs that torch sees, CUDA_VISIBLE_DEVICES respected. Raises NoAnswerError without torch or a GPU."""
-    try:
-        import torch
-    except ImportError:
-        raise NoAnswerError("calibrating needs torch: pip install 'perfmodel[gpu]'; --from fits stored rows without") from None
-    if not torch.cuda.is_available():
-        raise NoAnswerError("no CUDA device is visible to torch: run this on a machine with the GPU, or fit stored rows with --from")
-    found = []
-    for index in range(torch.cuda.device_count()):
-        uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-        found.append(Device(index, f"GPU-{uuid}" if uuid else str(index)))
-    return found
 
 
 def compile_points(points: Sequence[Point], arch: int, *, workers: int, say: Say | None = None) -> dict[str, dict[str, Row]]:
@@ -106,24 +83,21 @@ def execute(
     say: Say | None = None,
     worker: Any = session,
     monitor: Callable[[Device], Monitor] | None = None,
+    heard: Callable[[Row], None] | None = None,
 ) -> list[Row]:
     """Measure what is left of a plan within what is left of its budget; returns all rows of the run.
 
     The budget is seconds of each GPU from the start of a point to its row, over all calls; starting processes and compiling is not in it.
     `part` = (rank, ranks): of several hosts' processes this one takes every ranks-th task and writes a file of its own. `worker` replaces
-    what a worker process runs (measure/session), `monitor` what watches a device, for tests. Raises NoAnswerError when another
-    calibration holds a GPU.
+    what a worker process runs (measure/session), `monitor` what watches a device, for tests; `heard` gets each row once it is kept.
+    Raises NoAnswerError when another calibration holds a GPU.
     """
     rank, ranks = part
     rows_path = folder / (ROWS if ranks == 1 else f"rows-{rank}.jsonl")
     with contextlib.ExitStack() as held:
         for device in devices:
             held.enter_context(gpu_lock(device.uuid))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _check_same(folder, plan)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written ({error.strerror}): name another folder with --run") from None
+        check_same(folder, plan)
         known = stored_rows(folder)
         mine = [row for row in known if int(row.get("rank", 0)) == rank]
         spent = sum(float(r.get("wall_s") or 0.0) for r in mine) / max(1, len(devices))
@@ -146,6 +120,8 @@ def execute(
             row = plain({**row, **averages(samples), "rank": rank, "run": plan.digest})
             log.add(row)
             fresh.append(row)
+            if heard:
+                heard(row)
             clock["left"] -= float(row["wall_s"]) / len(devices)
             for index, monitor_ in watch.items():
                 for sample in monitor_.samples[seen[index] :]:
@@ -177,18 +153,20 @@ def _family() -> set[int]:
     return {os.getpid(), *(p.pid for p in multiprocessing.active_children() if p.pid is not None)}
 
 
-def _check_same(folder: Path, plan: Plan) -> None:
-    """A folder keeps the rows of one GPU; another seed or budget may add to them."""
+def check_same(folder: Path, plan: Plan) -> None:
+    """Make a run's folder, or see that it is this GPU's: another seed or budget may add to it. Raises InputError where it is not."""
     path = folder / META
     asked = {"gpu": plan.gpu.name, "budget_s": plan.budget_s, "seed": plan.seed, "plan": plan.digest}
-    if path.exists():
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise InputError(f"{path}: not JSON, perhaps half-written: delete it or start anew with --fresh") from None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else asked
         if before.get("gpu") != plan.gpu.name:
             raise InputError(f"{folder} holds a run of {before.get('gpu')}, not of {plan.gpu.name}: name another folder with --run")
-    write_atomically(path, json.dumps(asked, indent=1) + "\n")
+        write_atomically(path, json.dumps(asked, indent=1) + "\n")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror}): name another folder with --run") from None
+    except json.JSONDecodeError:
+        raise InputError(f"{path}: not JSON, perhaps half-written: delete it or start anew with --fresh") from None
 
 
 def read_states(rows: Path) -> list[Row]:

@@ -17,6 +17,7 @@ from perfmodel.cli.progress import Progress
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
+from perfmodel.hw.probe import probe_device, write_draft
 
 SUMMARY = "report.json"
 _BAR = 20
@@ -34,10 +35,13 @@ def run(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Set an earlier run aside instead of going on with it.")] = False,
     folder: Annotated[
-        Path | None, typer.Option("--run", metavar="FOLDER", help="Where the run's rows are (default: the user's folder).")
+        Path | None, typer.Option("--run", "--folder", metavar="FOLDER", help="Where the run's rows are (default: the user's folder).")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write (default: where --calibration auto looks).")] = None,
     fit: Annotated[bool, typer.Option("--fit/--no-fit", help="Fit what was measured.")] = True,
+    ray: Annotated[
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="On all GPUs of a Ray cluster; auto: the one of this machine.")
+    ] = None,
     from_gpu: Annotated[str | None, typer.Option("--from-gpu", help="With --to-gpu: say what a measured GPU tells of another.")] = None,
     to_gpu: Annotated[str | None, typer.Option("--to-gpu", help="See --from-gpu.")] = None,
     json_: output.Json = False,
@@ -57,9 +61,9 @@ def run(
 
     check_budget(budget)  # before a GPU is looked for
     if dry_run:
-        _plan(find_gpu(gpu) if gpu else _detect(0), budget, seed, json_, csv_)
+        _plan(find_gpu(gpu) if gpu else _known(probe_device()), budget, seed, json_, csv_)
     else:
-        _measure(gpu, devices, budget, seed, fresh, folder, out, fit, json_, csv_)
+        _measure(gpu, devices, ray, budget, seed, fresh, folder, out, fit, json_, csv_)
 
 
 def report(
@@ -124,11 +128,8 @@ def write_report(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     return written
 
 
-def _detect(index: int) -> GpuSpec:
-    """The spec of a device: hwdb's, else one drafted from the driver and kept in the user's folder."""
-    from perfmodel.hw.probe import probe_device, write_draft
-
-    draft = probe_device(index)
+def _known(draft: GpuSpec) -> GpuSpec:
+    """hwdb's spec of the GPU that was drafted from its driver; the draft itself, kept in the user's folder, where hwdb has none."""
     try:
         return find_gpu(draft.full_name)
     except InputError:
@@ -169,18 +170,27 @@ def _plan(spec: GpuSpec, budget_s: float, seed: int, json_: bool, csv_: bool) ->
 
 
 def _measure(
-    gpu: str | None, devices: str | None, budget_s: float, seed: int, fresh: bool, folder: Path | None, out: Path | None, fit: bool,
-    json_: bool, csv_: bool,
+    gpu: str | None, devices: str | None, ray: str | None, budget_s: float, seed: int, fresh: bool, folder: Path | None,
+    out: Path | None, fit: bool, json_: bool, csv_: bool,
 ) -> None:  # fmt: skip
-    from perfmodel.calibrate import cluster
+    from perfmodel.calibrate import cluster, cluster_ray
     from perfmodel.calibrate.plan import make_plan
-    from perfmodel.calibrate.run import ROWS, devices_here, execute, read_states, run_folder, set_aside
+    from perfmodel.calibrate.run import ROWS, execute, read_states, run_folder, set_aside
+    from perfmodel.measure.devices import devices_here
 
-    here = devices_here()
-    chosen, part = cluster.own_share(here, _indices(devices, len(here)))
-    spec = find_gpu(gpu) if gpu else _detect(chosen[0].index)
+    if ray and devices:
+        raise InputError("--devices are this machine's, --ray takes all GPUs of its cluster: give one of them")
+    if ray:
+        count, part = cluster_ray.connect(ray), (0, 1)
+        spec = find_gpu(gpu) if gpu else _known(cluster_ray.draft())
+    else:
+        here = devices_here()
+        chosen, part = cluster.own_share(here, _indices(devices, len(here)))
+        spec = find_gpu(gpu) if gpu else _known(probe_device(chosen[0].index))
     folder = run_folder(spec.name, folder.expanduser() if folder else None)
-    if fresh and part[0] == 0 and (aside := set_aside(folder)):
+    if fresh and part[1] > 1:
+        raise InputError("--fresh is for one process: under torchrun name another --folder, on every host")
+    if fresh and (aside := set_aside(folder)):
         print(f"perfmodel: the earlier run is kept in {aside}", file=sys.stderr)
     with Progress("choosing points") as progress:
         plan = make_plan(spec, budget_s=budget_s, seed=seed)
@@ -191,15 +201,19 @@ def _measure(
             progress(f"[{bar:{_BAR}}] {left}{what}", done, total)
 
         try:
-            execute(plan, folder, chosen, part=part, say=say)
+            if ray:
+                rows = cluster_ray.run_shares(plan, folder, count, say=say)
+                print("perfmodel: Ray times no collectives: torchrun -m perfmodel.measure.collectives does", file=sys.stderr)
+            else:
+                execute(plan, folder, chosen, part=part, say=say)
         except KeyboardInterrupt:
             print(f"\nperfmodel: stopped; what was measured is in {folder}: the same command goes on from there", file=sys.stderr)
             raise
-    rows = cluster.gather(folder, part)
+    if not ray:
+        with Progress("bringing the rows of all GPUs together, timing collectives between them"):
+            rows = cluster.gather(folder, chosen)
     if part[0] != 0:
         return
-    if len(chosen) > 1 and part[1] == 1:
-        rows += cluster.collectives(folder, [d.index for d in chosen])
     states = read_states(folder / ROWS)
     for problem in _summary(spec, rows, [], states, budget_s)["bad_state"]:
         print(f"perfmodel: WARNING: {problem}", file=sys.stderr)

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel._atomic import write_atomically
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
 from perfmodel.errors import InputError
-from perfmodel.learn.model import write_atomically
 from perfmodel.tune.exports import Experts, fp8_gemm_file, inductor_table, moe_file, parse_pair, read_experts
 from perfmodel.tune.tuned_files import TOKENS, TunedFile, read
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel._atomic import write_atomically
 from perfmodel.cli import options, output
 from perfmodel.errors import InputError
-from perfmodel.learn.model import write_atomically
 from perfmodel.tune.store import Run, Store, read_export
 
 app = options.verb("Show, export and import what was timed.")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from perfmodel._atomic import write_atomically
 from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.hw import nvml
 from perfmodel.hw.lint import PCIE_X16
 from perfmodel.hw.registry import aliases, arch_sheet, files, normalise
 from perfmodel.hw.schema import FACTS, Sheet
@@ -31,12 +30,13 @@ def probe_device(index: int = 0) -> GpuSpec:
     Needs torch and a GPU. With nvidia-ml-py also clocks, memory bandwidth, power limit, PCIe and NVLink are read.
     Check it with `lint`, correct it against the datasheet, and save it with `write_draft`.
     """
-    props, nvml = _properties(index), {}
-    if handle := _nvml_handle(props, index):
-        nvml = _nvml_facts(*handle)
+    props = _properties(index)
+    uuid = getattr(props, "uuid", None)  # torch's index would not do: CUDA_VISIBLE_DEVICES may renumber
+    ask = nvml.device(f"GPU-{uuid}" if uuid else None, index)
+    asked = _nvml_facts(ask) if ask else {}  # without: "family default", as each source then says
     arch = f"sm_{props.major}{props.minor}"
     family = arch_sheet(arch, props.name)
-    queried = {k: v for k, v in {**_torch_facts(props), **nvml}.items() if v}
+    queried = {k: v for k, v in {**_torch_facts(props), **asked}.items() if v}
     facts: dict[str, Any] = {**family.facts, **queried}
     sources = {**family.sources, **dict.fromkeys(queried, QUERY)}
     for field, value in _family_facts(family, facts).items():
@@ -56,7 +56,7 @@ def write_draft(spec: GpuSpec, folder: str | Path, *, overwrite: bool = False) -
     to shadow a GPU the registry knows already.
     """
     folder = Path(folder).expanduser()
-    path, part = folder / f"{spec.name}.toml", folder / f".{spec.name}.{os.getpid()}.tmp"
+    path = folder / f"{spec.name}.toml"
     if not re.fullmatch(r"[a-z0-9_]+", spec.name):
         raise InputError(f"GPU name {spec.name!r}: use lower case letters, digits and underscores")
     known = files().get(spec.name) or files().get(aliases()[0].get(normalise(spec.full_name), ""))
@@ -64,13 +64,9 @@ def write_draft(spec: GpuSpec, folder: str | Path, *, overwrite: bool = False) -
         raise InputError(f"{path}: not written: {known or path} describes {spec.full_name} already; pass overwrite=True to replace it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(_toml(spec), encoding="utf-8")
-        os.replace(part, path)
+        write_atomically(path, _toml(spec))
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}): choose a folder you may write to") from error
-    finally:
-        with contextlib.suppress(OSError):  # gone already after a success, or never made
-            part.unlink()
     return path
 
 
@@ -111,28 +107,8 @@ def _torch_facts(p: Any) -> dict[str, Any]:
     }
 
 
-def _nvml_handle(p: Any, index: int) -> tuple[Any, Any] | None:
-    """NVML module and the handle of torch's device, found by UUID since CUDA_VISIBLE_DEVICES may renumber."""
-    try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        if uuid := getattr(p, "uuid", None):
-            return nvml, nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
-        return None if os.environ.get("CUDA_VISIBLE_DEVICES") else (nvml, nvml.nvmlDeviceGetHandleByIndex(index))
-    except Exception:  # absent library, no driver, a MIG slice: the draft then says "family default", which is no silent fallback
-        return None
-
-
-def _nvml_facts(nvml: Any, handle: Any) -> dict[str, Any]:
+def _nvml_facts(ask: nvml.Ask) -> dict[str, Any]:
     """GpuSpec fields that NVML reports; a query that this GPU does not support is left out."""
-
-    def ask(name: str, *args: Any) -> Any:
-        try:
-            return getattr(nvml, name)(handle, *args)
-        except Exception:  # NVMLError_NotSupported and friends, or an older library
-            return None
-
     sm_mhz, mem_mhz = ask("nvmlDeviceGetMaxClockInfo", 1), ask("nvmlDeviceGetMaxClockInfo", 2)  # NVML_CLOCK_SM, NVML_CLOCK_MEM
     width, generation = ask("nvmlDeviceGetMemoryBusWidth"), ask("nvmlDeviceGetMaxPcieLinkGeneration")
     lanes, power_mw = ask("nvmlDeviceGetMaxPcieLinkWidth"), ask("nvmlDeviceGetPowerManagementDefaultLimit")
@@ -147,7 +123,7 @@ def _nvml_facts(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
-def _nvlink(ask: Callable[..., Any]) -> dict[str, Any]:
+def _nvlink(ask: nvml.Ask) -> dict[str, Any]:
     """Active links and their generation; nothing where none is up (a bridge not fitted, say)."""
     up = [link for link in range(18) if ask("nvmlDeviceGetNvLinkState", link)]
     generation = ask("nvmlDeviceGetNvLinkVersion", up[0]) if up else None

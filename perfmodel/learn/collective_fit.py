@@ -27,7 +27,8 @@ MIN_ROWS = 12
 NOISE = 0.1  # log error of a row that the laws do not explain at best: what a row weighs against the prior
 PRIOR_WIDTH = 0.5  # standard deviation of log(constant / prior), times the share of its range that the constant's file allows
 Z80 = 1.2816  # half width of a normal's 80 % interval in standard deviations
-STEP = 2e-4
+STEP = 2e-4  # of a log constant, for slopes
+FTOL = 1e-4  # share of the cost below which another step is not worth taking
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +93,46 @@ def fit_constants(tables: Sequence[Rows], prior: Mapping[str, float] | None = No
     known = free_constants()
     base = constant_values(LAW, prior)
     plain = [t.errors(base) for t in tables]
-    names = [n for n in known if any((t.errors({**base, n: base[n] * 1.05}) != e).any() for t, e in zip(tables, plain, strict=True))]
+    moved = {n: [bool((t.errors({**base, n: base[n] * 1.05}) != e).any()) for t, e in zip(tables, plain, strict=True)] for n in known}
+    names = [n for n, where in moved.items() if any(where)]
     start = np.array([base[n] for n in names])
     low = np.array([np.log(max(known[n].low, 1e-3 * known[n].value)) for n in names]) - np.log(start)
     high = np.log([known[n].high for n in names]) - np.log(start)
     width = np.clip((high - low) / 4, 0.03, PRIOR_WIDTH)
-    balance = [np.sqrt(max(len(t) for t in tables) / len(t)) for t in tables]
+    scale = [np.sqrt(max(len(t) for t in tables) / len(t)) / NOISE for t in tables]
+    at = np.cumsum([0, *map(len, tables)])
+
+    def constants(x: Floats) -> dict[str, float]:
+        return {**base, **dict(zip(names, (start * np.exp(x)).tolist(), strict=True))}
 
     def residuals(x: Floats) -> Floats:
-        constants = {**base, **dict(zip(names, start * np.exp(x), strict=True))}
-        return np.concatenate([*(b * t.errors(constants) / NOISE for b, t in zip(balance, tables, strict=True)), x / width])
+        found = constants(x)
+        return np.concatenate([*(s * t.errors(found) for s, t in zip(scale, tables, strict=True)), x / width])
 
-    found = least_squares(
+    def slopes(x: Floats) -> Floats:
+        """Forward differences, each constant on the tables that depend on it."""
+        here, found = constants(x), np.zeros((int(at[-1]) + len(names), len(names)))
+        errors = [t.errors(here) for t in tables]
+        for j, name in enumerate(names):
+            there = {**here, name: here[name] * float(np.exp(STEP))}
+            for i, table in enumerate(tables):
+                if moved[name][i]:
+                    found[at[i] : at[i + 1], j] = scale[i] * (table.errors(there) - errors[i]) / STEP
+        found[at[-1] :] = np.diag(1.0 / width)
+        return found
+
+    fitted = least_squares(
         residuals,
         np.zeros(len(names)),
+        slopes,
         bounds=(low - 1e-6, high + 1e-6),
-        diff_step=STEP,
         loss="soft_l1",
         f_scale=1.5,
+        ftol=FTOL,
         max_nfev=25,
         x_scale=width,
     )
-    return {**{n: float(v) for n, v in base.items()}, **{n: float(v) for n, v in zip(names, start * np.exp(found.x), strict=True)}}
+    return constants(fitted.x)
 
 
 def held_out_errors(rows: Rows, prior: Mapping[str, float] | None, folds: int, seed: int) -> Floats:

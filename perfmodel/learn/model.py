@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel._atomic import write_atomically
 from perfmodel._resources import folders, shipped
 from perfmodel.errors import InputError
 from perfmodel.learn import card as checks
@@ -83,22 +83,6 @@ class FittedModel:
         if self.residual is not None:
             card[TREE_DIGEST] = hashlib.sha256(tree.read_bytes()).hexdigest()
         write_atomically(folder / "card.json", json.dumps(card, indent=1, sort_keys=True) + "\n")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path`, or what it links to, by a file with `text`, never a half-written one; InputError for a device or folder."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        raise InputError(f"cannot write {path}: it is not a plain file")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def read_model(folder: Path) -> FittedModel:

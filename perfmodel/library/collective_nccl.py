@@ -141,19 +141,21 @@ def _send_recv(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     small = s / n <= k["direct_ll_bytes"]
     fill_share = np.where(links.nvlink, np.where(pair, k["stream_fill"], k["direct_fill"]), k["pcie_direct_fill"])
     start_us = np.where(links.nvlink, k["direct_start_us"], k["pcie_direct_start_us"]) * np.where(q.old, k["direct_old_start"], 1.0)
-    ll_share = np.where(links.nvlink, k["direct_ll_share"], _by_path(q, k, "ll_share"))
+    recent = links.nvlink & ~q.old  # NCCL 2.27 spreads small messages over more channels; its host plans each anew, a graph has the plan
+    start_us = start_us * np.where(recent & ~q.graph, warp_gain(s / n, k["direct_gain"], k["direct_gain_bytes"]), 1.0)
+    ll_rate = np.where(links.nvlink, k["direct_ll_gb_per_s"] * GB * (n - 1), rate * _by_path(q, k, "ll_share"))
     low = direct(
         s,
         n,
         m,
-        rate * ll_share,
-        nic * ll_share,
+        ll_rate,
+        nic * k["ll_share"],
         launch + np.full(q.rows, k["direct_ll_start_us"] * unit),
         peer + np.where(q.old, k["direct_old_peer_us"], 0.0) * unit,
         k["net_ll_hop_us"] * US,
         own,
     )
-    streamed = (fill_share, k["direct_longest_us"] * US)
+    streamed = (fill_share, k["direct_longest_us"] * US, np.where(recent, k["direct_first_bytes"] / rate, 0.0))
     high = direct(s, n, m, rate, nic, launch + start_us * unit, peer, k["net_simple_hop_us"] * US, own, *streamed)
     return [
         Candidate("direct", label, legal & chosen, cost.total_s, Cost(cost.steps_s - launch, cost.bandwidth_s))

@@ -18,13 +18,14 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import InputError, NoAnswerError
-from perfmodel.measure.rows import Appender
+from perfmodel.measure.ranks import rank_here, together
+from perfmodel.measure.rows import Appender, read
 from perfmodel.ops.collective import KINDS, bus_factor, collective_kind
 
 SMALLEST_BYTES, LARGEST_BYTES = 256, 2**30
@@ -46,6 +47,13 @@ class Plan:
     batch: int = 20
     repeats: int = 5
     warmup: int = 5
+
+    def left(self, device: str, rows: Iterable[Mapping[str, Any]] = ()) -> list[tuple[str, str, int]]:
+        """(kind, mode, bytes) in order, those without a row in `rows`; graphs only on a GPU."""
+        known = {(r.get("kind"), r.get("mode"), r.get("message_bytes")) for r in rows}
+        modes = [m for m in self.modes if device == "cuda" or m != "graph"]
+        every = [(kind, mode, size) for kind in self.kinds for mode in modes for size in self.sizes]
+        return [point for point in every if point not in known]
 
 
 def sizes_between(low: int, high: int) -> tuple[int, ...]:
@@ -143,8 +151,11 @@ def _call(kind: str, message_bytes: int, world: int, rank: int, dtype: str, devi
     return lambda: dist.all_to_all_single(other, full)
 
 
-def _timings(call: Callable[[], Any], mode: str, calls: int, plan: Plan, device: str) -> list[float]:
-    """Microseconds a call, one value a timing, on this rank: `calls` back to back behind as many untimed ones (one, where eager)."""
+def _timings(call: Callable[[], Any], mode: str, calls: int, plan: Plan, device: str) -> tuple[list[float], list[float]]:
+    """Microseconds a call, one value a timing, on this rank: `calls` back to back behind as many untimed ones (one, where eager).
+
+    The second list is what the host took to launch one of them.
+    """
     import torch
     import torch.distributed as dist
 
@@ -158,7 +169,7 @@ def _timings(call: Callable[[], Any], mode: str, calls: int, plan: Plan, device:
             run()
         graph.replay()
         run = graph.replay
-    found = []
+    found, host = [], []
     for _ in range(plan.repeats):
         dist.barrier()
         if device == "cuda":
@@ -169,7 +180,9 @@ def _timings(call: Callable[[], Any], mode: str, calls: int, plan: Plan, device:
             else:
                 call()
             begin.record()
+            start = time.perf_counter()
             run()
+            host.append((time.perf_counter() - start) * 1e6 / calls)
             end.record()
             torch.cuda.synchronize()
             found.append(begin.elapsed_time(end) * 1e3 / calls)
@@ -177,78 +190,81 @@ def _timings(call: Callable[[], Any], mode: str, calls: int, plan: Plan, device:
             start = time.perf_counter()
             run()
             found.append((time.perf_counter() - start) * 1e6 / calls)
-    return found
+            host.append(found[-1])
+    return found, host
 
 
 def time_one(kind: str, message_bytes: int, mode: str, plan: Plan, device: str) -> dict[str, Any]:
-    """One row, the same on every rank: each timing is that of the slowest rank; latency_us is their median. A failure is a row too."""
+    """One row, the same on every rank: each timing is that of the slowest rank; latency_us is their median. A failure is a row too.
+
+    On a GPU, eager rows also have host_us: what the slowest rank's host takes to launch a call. Where it is latency_us, the host decides.
+    """
     import torch
     import torch.distributed as dist
 
     world, rank = dist.get_world_size(), dist.get_rank()
     calls = batch_for(message_bytes, plan.batch)
     reason = ""
-    values = [0.0] * plan.repeats
+    values, host = [0.0] * plan.repeats, [0.0] * plan.repeats
     try:
-        values = _timings(_call(kind, message_bytes, world, rank, plan.dtype, device), mode, calls, plan, device)
+        values, host = _timings(_call(kind, message_bytes, world, rank, plan.dtype, device), mode, calls, plan, device)
     except InputError as error:
         reason = str(error)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
-    shared = torch.tensor([*values, 1.0 if reason else 0.0], dtype=torch.float64, device=device)
+    shared = torch.tensor([*values, *host, 1.0 if reason else 0.0], dtype=torch.float64, device=device)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
-    *slowest, failed = shared.tolist()
+    *both, failed = shared.tolist()
+    slowest, launching = both[: plan.repeats], both[plan.repeats :]
     row: dict[str, Any] = {"kind": kind, "message_bytes": message_bytes, "n_gpus": world, "dtype": plan.dtype, "mode": mode}
     if failed:
         return {**row, "status": "failed", "reason": reason or "failed on another rank"}
     latency = statistics.median(slowest)
     bus = float(bus_factor(kind, world)) * message_bytes / (latency * 1e-6)
-    return {**row, "status": "ok", "latency_us": latency, "min_us": min(slowest), "bus_bytes_per_s": bus, "calls": calls}
+    row |= {"status": "ok", "latency_us": latency, "min_us": min(slowest), "bus_bytes_per_s": bus, "calls": calls}
+    return row | ({"host_us": statistics.median(launching)} if device == "cuda" and mode == "eager" else {})
 
 
-def sweep(plan: Plan, device: str) -> Iterator[dict[str, Any]]:
-    """Rows of the whole plan, in the same order on every rank; graphs only on a GPU."""
-    for kind in plan.kinds:
-        for mode in plan.modes:
-            if mode == "graph" and device != "cuda":
-                continue
-            for message_bytes in plan.sizes:
-                yield time_one(kind, message_bytes, mode, plan, device)
+def sweep(plan: Plan, device: str, known: Iterable[Mapping[str, Any]] = ()) -> Iterator[dict[str, Any]]:
+    """Rows of the plan that are not `known`, in the same order on every rank."""
+    for kind, mode, message_bytes in plan.left(device, known):
+        yield time_one(kind, message_bytes, mode, plan, device)
 
 
-def run(out: Path, plan: Plan) -> int:
+def run(out: Path, plan: Plan, *, resume: bool = False) -> int:
     """Time the plan in a process started by torchrun; rank 0 appends rows to `out`. Returns the number of rows that are ok.
 
+    With `resume` what rank 0 finds in `out` is not timed again, and counts; without, a second run adds rows to the first.
     Raises NoAnswerError outside torchrun or with fewer than two processes.
     """
     import torch
     import torch.distributed as dist
 
-    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    if (me := rank_here()) is None:
         raise NoAnswerError(
             "start this with torchrun and two processes or more: torchrun --nproc-per-node 2 -m perfmodel.measure.collectives"
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    local, local_world = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", me.ranks))
     if device == "cuda":
-        torch.cuda.set_device(local)
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=datetime.timedelta(seconds=TIMEOUT_S))
+        torch.cuda.set_device(me.local)
     done = 0
-    try:
-        first = dist.get_rank() == 0
-        nodes = dist.get_world_size() // local_world
+    with together(TIMEOUT_S):
+        first = me.rank == 0
+        nodes = me.ranks // local_world
         shared = {**environment(device, _visible(local_world)), "nodes": nodes, "stack": "torch" if device == "cuda" else "gloo"}
+        stored: list[Any] = [read(out) if first and resume else []]
+        dist.broadcast_object_list(stored, src=0)
+        done = sum(row.get("status") == "ok" for row in stored[0])
         writer = Appender(out) if first else None
-        for row in sweep(plan, device):
+        for row in sweep(plan, device, stored[0]):
             done += row["status"] == "ok"
             if writer is not None:
                 stack = "torch_graph" if row["mode"] == "graph" else shared["stack"]
                 writer.add({**row, **shared, "stack": stack})
         if writer is not None:
             writer.close()
-    finally:
-        dist.destroy_process_group()
     return done
 
 
@@ -270,11 +286,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--resume", action="store_true", help="go on with what is in --out; without, a second run adds to it")
     given = parser.parse_args(argv)
     try:
         kinds = tuple(collective_kind(k) for k in given.kinds)
         plan = Plan(kinds, sizes_between(given.min_bytes, given.max_bytes), tuple(given.modes), given.dtype, given.batch, given.repeats)
-        return 0 if run(given.out, plan) else 1
+        return 0 if run(given.out, plan, resume=given.resume) else 1
     except (InputError, NoAnswerError) as error:
         parser.exit(error.exit_code, f"perfmodel: {error}\n")
 

@@ -13,7 +13,6 @@ import io
 import json
 import multiprocessing
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +21,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from perfmodel._atomic import write_atomically
 from perfmodel._resources import user_folder
-from perfmodel.errors import NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.kernels.anykernel import ir
 from perfmodel.kernels.anykernel.facts import Binary
 from perfmodel.measure.kernel_call import Call
@@ -197,13 +197,6 @@ def _read(path: Path) -> Compiled | None:
 
 def _write(path: Path, compiled: Compiled) -> None:
     """Remember; a folder that cannot be written to only means compiling again."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, InputError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(gzip.compress(json.dumps(_to_data(compiled)).encode(), 6))
-            os.replace(name, path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_atomically(path, gzip.compress(json.dumps(_to_data(compiled)).encode(), 6))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from perfmodel.hw import nvml
+
 CLOCK_SHARE = 0.95  # of the highest clock: a card that is neither busy nor hot and stays below it was capped by somebody
 HOT_C = 88.0
 MANY_SHAKY = 0.1  # share of rows with a spread above 5 %: a few of the shortest kernels always have one, and each row says so itself
@@ -148,19 +150,8 @@ def parse_line(line: str, time_s: float, others: int | None = None) -> Sample | 
 
 
 def _nvml_reader(uuid: str, own: Callable[[], set[int]]) -> Callable[[], Sample] | None:
-    try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-    except Exception:  # no library, no driver: the command may still answer
-        return None
-
-    def ask(name: str, *args: Any) -> Any:
-        try:
-            return getattr(nvml, name)(handle, *args)
-        except Exception:  # not supported on this GPU or by this driver
-            return None
+    if (ask := nvml.device(uuid)) is None:
+        return None  # the command may still answer
 
     def watts(value: Any) -> float | None:
         return None if value is None else value / 1e3

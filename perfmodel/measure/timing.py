@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfmodel.hw import nvml
+
 Sample = Callable[[int], Sequence[float]]
 """Times a kernel cold the given number of times; microseconds each."""
 
@@ -149,24 +151,17 @@ def device_state() -> dict[str, object]:
     import torch
 
     index = torch.cuda.current_device()
-    state: dict[str, object] = {
-        "gpu": torch.cuda.get_device_name(index),
-        "driver": None,
-        "clock_mhz": None,
-        "power_w": None,
-        "other_processes": None,
-    }
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        state["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
-        state["clock_mhz"] = int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
-        state["power_w"] = int(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000
-        state["other_processes"] = max(0, len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) - 1)
-    except Exception:  # a missing or restricted management library must not stop a measurement
+    facts = torch.cuda.get_device_properties(index)
+    state: dict[str, object] = dict.fromkeys(("gpu", "driver", "clock_mhz", "power_w", "other_processes"))
+    state["gpu"] = facts.name
+    uuid = getattr(facts, "uuid", None)
+    if (ask := nvml.device(f"GPU-{uuid}" if uuid else None, index)) is None:
         _from_command(state, index)
+        return state
+    power_mw, processes = ask("nvmlDeviceGetPowerUsage"), ask("nvmlDeviceGetComputeRunningProcesses")
+    state["driver"], state["clock_mhz"] = nvml.driver_version(), ask("nvmlDeviceGetClockInfo", 1)
+    state["power_w"] = None if power_mw is None else power_mw / 1e3
+    state["other_processes"] = None if processes is None else max(0, len(processes) - 1)
     return state
 
 

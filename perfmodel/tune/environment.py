@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfmodel.errors import NoAnswerError
+from perfmodel.hw import nvml
 
 _VERSION = re.compile(r"^__version__\s*(?::\s*\w+\s*)?=\s*(['\"][^'\"]+['\"])", re.MULTILINE)
 NO_GPU = "no NVIDIA GPU is visible here, and tuning times kernels on one: use `perfmodel rank` here, or tune on the target machine"
@@ -71,15 +72,7 @@ def _device() -> tuple[str, str] | None:
 
 def _from_nvml() -> list[tuple[str, str, str]]:
     """(name, uuid, driver) of each GPU of this machine through the management library; empty without it."""
-    try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        driver = str(nvml.nvmlSystemGetDriverVersion())
-        return [(str(nvml.nvmlDeviceGetName(h)), str(nvml.nvmlDeviceGetUUID(h)), driver) for h in handles]
-    except Exception:  # no library, no driver: the command is asked next
-        return []
+    return [(name, uuid, str(nvml.driver_version())) for name, uuid in nvml.devices()]
 
 
 def _from_command() -> list[tuple[str, str, str]]:

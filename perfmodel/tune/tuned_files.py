@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfmodel._atomic import write_atomically
 from perfmodel.errors import InputError, unknown_name
-from perfmodel.learn.model import write_atomically
 
 FIELDS = {
     "block_m": "BLOCK_SIZE_M", "block_n": "BLOCK_SIZE_N", "block_k": "BLOCK_SIZE_K", "group_m": "GROUP_SIZE_M",

@@ -30,29 +30,43 @@ def by_nccl(found: Rows) -> np.ndarray:
     ("name", "limit"),
     [
         ("a100_sxm4_80gb", 0.07),
-        ("h200_sxm", 0.05),
-        pytest.param("h100_sxm", 0.07, marks=pytest.mark.slow),
+        pytest.param("h100_sxm", 0.06, marks=pytest.mark.slow),
         pytest.param("l40s", 0.12, marks=pytest.mark.slow),
         pytest.param("rtx_pro_6000", 0.07, marks=pytest.mark.slow),
     ],
 )
 def test_message_sizes_that_the_fit_did_not_see(name: str, limit: float) -> None:
     found = rows(name)
-    prior = collective_model(gpu(name), None).constants if name == "h200_sxm" else None
-    error = np.abs(np.expm1(-held_out_errors(found, prior, FOLDS, 0)))
+    error = np.abs(np.expm1(-held_out_errors(found, None, FOLDS, 0)))
     assert np.isfinite(error).all()
     assert error[by_nccl(found)].mean() < limit
+
+
+@pytest.mark.slow
+def test_sizes_left_out_of_seven_runs_on_two_h200s() -> None:
+    """In a graph two runs differ by 4 %. Call by call by 6 to 33 %: the host takes 33 us a call in one process, 42 us in the next."""
+    found = rows("h200_sxm")
+    error = np.abs(np.expm1(-held_out_errors(found, collective_model(gpu("h200_sxm"), None).constants, 5, 0)))
+    graph = found.stack == "torch_graph"
+    assert error[graph].mean() < 0.05 and error[~graph].mean() < 0.12
+
+
+def test_an_eager_call_takes_what_its_host_takes() -> None:
+    frame = shipped_rows()["h200_sxm"]
+    small = frame[(frame["stack"] == "torch") & frame["host_us"].notna() & (frame["message_bytes"] <= 2**20)]
+    more = small["latency_us"] - small["host_us"]
+    assert len(small) > 200 and 0 < more.median() < 3.0 and small["host_us"].between(25, 80).all()
 
 
 def test_a_gpu_that_was_never_measured() -> None:
     """The H200's spec tier rests on H100 rows of nccl-tests and published figures; 256 B to 1 GiB, six kinds, two GPUs.
 
-    Launched call by call small messages take what the host takes (42 us on the machine measured), which no datasheet says.
+    Launched call by call small messages take what the host takes (33 to 44 us in seven runs), which no datasheet says.
     """
     found = rows("h200_sxm")
     error = np.abs(np.expm1(-found.errors(collective_model(gpu("h200_sxm"), None).constants)))
     graph = found.stack == "torch_graph"
-    assert error[graph].mean() < 0.09 and error[~graph].mean() < 0.22 and error.mean() < 0.15
+    assert error[graph].mean() < 0.10 and error[~graph].mean() < 0.19 and error.mean() < 0.14
 
 
 def test_every_committed_row_has_an_answer_with_an_interval_around_most() -> None:

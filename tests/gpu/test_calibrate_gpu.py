@@ -9,10 +9,11 @@ import pytest
 from perfmodel.calibrate.ceilings import datasheet
 from perfmodel.calibrate.plan import make_plan
 from perfmodel.calibrate.recipe import read_recipe
-from perfmodel.calibrate.run import ROWS, devices_here, execute, read_states
+from perfmodel.calibrate.run import ROWS, execute, read_states
 from perfmodel.errors import NoAnswerError
 from perfmodel.hw import gpu
 from perfmodel.hw.probe import probe_device
+from perfmodel.measure.devices import devices_here
 from perfmodel.measure.lock import gpu_lock
 
 pytestmark = pytest.mark.gpu

@@ -12,9 +12,11 @@ import pytest
 
 from perfmodel.calibrate import cluster
 from perfmodel.calibrate.fit import fit_run
-from perfmodel.calibrate.run import Device
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu
+from perfmodel.measure.collectives import Plan
+from perfmodel.measure.devices import Device
+from perfmodel.measure.lock import gpu_lock
 
 HERE = [Device(0, "GPU-a"), Device(1, "GPU-b")]
 
@@ -33,28 +35,47 @@ def test_alone_a_process_takes_the_devices_named(monkeypatch: pytest.MonkeyPatch
     assert cluster.own_share(HERE, [1]) == ([HERE[1]], (0, 1))
 
 
-def test_rank_0_gets_the_rows_of_every_rank(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script = tmp_path / "ranks.py"
-    script.write_text(
-        "import json, os, sys\nfrom pathlib import Path\nfrom perfmodel.calibrate.cluster import gather\n"
-        "rank, ranks = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
-        "folder = Path(sys.argv[1]) / f'host{rank}'\nfolder.mkdir()\n"
-        "(folder / f'rows-{rank}.jsonl').write_text(''.join(json.dumps({'rank': rank, 'm': i}) + '\\n' for i in range(rank + 1)))\n"
-        "rows = gather(folder, (rank, ranks))\n"
-        "(folder / 'all.json').write_text(json.dumps(rows))\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+def _torchrun(script: Path, *words: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), *words]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env["PYTHONPATH"] = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[2])))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads((tmp_path / "host0" / "all.json").read_text()) == [{"rank": 0, "m": 0}, {"rank": 1, "m": 0}, {"rank": 1, "m": 1}]
+
+
+def test_two_hosts_under_torchrun_share_the_list_and_time_collectives_between_them(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "host.py"
+    script.write_text(
+        "import json, os, sys\nfrom pathlib import Path\n"
+        "from test_calibrate_run import Quiet, fake, tiny\n"
+        "from perfmodel.calibrate import cluster\nfrom perfmodel.calibrate.run import execute\n"
+        "from perfmodel.measure.collectives import Plan\nfrom perfmodel.measure.devices import Device\n"
+        "if __name__ == '__main__':\n"
+        "    here = [Device(i, f'{sys.argv[1]}-{i}'.replace('/', '-')) for i in range(2)]\n"
+        "    mine, part = cluster.own_share(here, None)\n"
+        "    folder = Path(sys.argv[1]) / f'host{part[0]}'\n"  # two hosts share no folder
+        "    execute(tiny(9), folder, mine, part=part, worker=fake, monitor=Quiet)\n"
+        "    rows = cluster.gather(folder, mine, Plan(('all_reduce',), (256, 1024), dtype='fp32', batch=2, repeats=2))\n"
+        "    (folder / 'all.json').write_text(json.dumps(rows))\n"
+    )
+    _torchrun(script, str(tmp_path))
+    rows = json.loads((tmp_path / "host0" / "all.json").read_text())
+    assert [(r["rank"], r["m"]) for r in rows[:9]] == [(0, 1), (0, 3), (0, 5), (0, 7), (0, 9), (1, 2), (1, 4), (1, 6), (1, 8)]
+    assert [(r["kind"], r["message_bytes"], r["n_gpus"], r["status"]) for r in rows[9:]] == [
+        ("all_reduce", 256, 2, "ok"),
+        ("all_reduce", 1024, 2, "ok"),
+    ]
     assert json.loads((tmp_path / "host1" / "all.json").read_text()) == []
+    _torchrun(script, str(tmp_path))  # nothing is left
+    assert json.loads((tmp_path / "host0" / "all.json").read_text()) == rows
 
 
 def test_collectives_measured_before_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("torchrun was started"))
-    (tmp_path / cluster.COLLECTIVE_ROWS).write_text('{"kind": "all_reduce", "status": "ok"}\n')
-    assert cluster.collectives(tmp_path, [0, 1]) == [{"what": "collective", "kind": "all_reduce", "status": "ok"}]
+    plan = Plan(("all_reduce",), (256,), ("graph",))
+    (tmp_path / cluster.COLLECTIVE_ROWS).write_text('{"kind": "all_reduce", "mode": "graph", "message_bytes": 256, "status": "ok"}\n')
+    assert [r["what"] for r in cluster.collectives(tmp_path, HERE, plan)] == ["collective"]
 
 
 def test_collectives_that_cannot_be_measured_are_a_warning(
@@ -68,10 +89,36 @@ def test_collectives_that_cannot_be_measured_are_a_warning(
 
     monkeypatch.setattr(subprocess, "run", refuse)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
-    assert cluster.collectives(tmp_path, [0, 2]) == []
+    assert cluster.collectives(tmp_path, [HERE[0], Device(2, "GPU-c")]) == []
     assert "collectives were not measured" in capsys.readouterr().err
     command, environment = asked[0]
     assert command[command.index("--nproc-per-node") + 1] == "2" and environment["CUDA_VISIBLE_DEVICES"] == "4,7"
+    with gpu_lock("GPU-c"), pytest.raises(NoAnswerError, match="GPU-c is being calibrated"):
+        cluster.collectives(tmp_path, [HERE[0], Device(2, "GPU-c")])
+
+
+def test_other_gpus_than_the_first_get_a_run_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    here = [Device(0, "a", "NVIDIA L40S"), Device(1, "b", "NVIDIA A40"), Device(2, "c", "NVIDIA L40S")]
+    assert cluster.like_the_first(here) == [here[0], here[2]]
+    assert "calibrating NVIDIA L40S; for NVIDIA A40 call again" in capsys.readouterr().err
+
+
+def test_two_real_gpus_shared_a_list_that_was_killed_twice() -> None:
+    """The committed run of two H200s: every point once, either GPU a good half, and a dead worker cost the one point it was timing."""
+    import pandas as pd
+
+    from perfmodel._resources import shipped
+    from perfmodel.calibrate.plan import KEYS
+    from perfmodel.calibrate.proof import of_part, read_run
+
+    path = shipped("data") / "runs" / "again" / "h200_sxm.parquet"
+    rows = pd.read_parquet(path)
+    assert not rows.duplicated([k for k in KEYS if k in rows]).any()
+    assert rows["status"].value_counts().to_dict() == {"ok": len(rows) - 1, "crash": 1}
+    assert rows["device"].value_counts(normalize=True).between(0.45, 0.55).all() and rows.groupby("device")["wall_s"].sum().max() < 120.0
+    assert len(of_part(read_run(path), "attention_decode", "h200_sxm")) > 700
+    with pytest.raises(InputError, match="no such file"):
+        read_run(path.with_name("nothing.parquet"))
 
 
 def test_collectives_join_the_fit() -> None:

@@ -292,16 +292,25 @@ def test_bad_input_is_one_line(arguments: list[str], code: int, message: str, ca
 
 def test_an_unknown_device_is_drafted_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], _own_folders: Path) -> None:
     from perfmodel.cli import calibrate_run
-    from perfmodel.hw import probe
 
     draft = dataclasses.replace(H200, name="b999", full_name="NVIDIA B999", aliases=())
-    monkeypatch.setattr(probe, "probe_device", lambda index: draft)
-    assert calibrate_run._detect(0).name == "b999"
+    assert calibrate_run._known(draft).name == "b999"
     assert "NVIDIA B999 is not in hwdb: drafted as" in capsys.readouterr().err
     assert (_own_folders / "hwdb" / "b999.toml").is_file()
-    assert calibrate_run._detect(0).full_name == "NVIDIA B999" and capsys.readouterr().err == ""
-    monkeypatch.setattr(probe, "probe_device", lambda index: H200)
-    assert calibrate_run._detect(0) == H200
+    assert calibrate_run._known(draft).full_name == "NVIDIA B999" and capsys.readouterr().err == ""
+    assert calibrate_run._known(H200) == H200
+
+
+def test_several_gpus_are_asked_for_one_way_at_a_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from perfmodel.measure import devices
+
+    monkeypatch.setattr(devices, "devices_here", lambda: [devices.Device(0, "GPU-a", H200.full_name)])
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert run(["calibrate", "--gpu", "h200_sxm", "--fresh", "--folder", "nowhere"]) == 2
+    assert "under torchrun name another --folder" in capsys.readouterr().err
+    assert run(["calibrate", "--ray", "auto", "--devices", "0"]) == 2
+    assert "--ray takes all GPUs of its cluster" in capsys.readouterr().err
 
 
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,10 +16,11 @@ import pytest
 
 from perfmodel.calibrate import plan as plans
 from perfmodel.calibrate.plan import Plan, make_plan, point_id
-from perfmodel.calibrate.run import ROWS, STATE, Device, execute, set_aside, stored_rows
+from perfmodel.calibrate.run import ROWS, STATE, execute, set_aside, stored_rows
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu
 from perfmodel.measure import pool
+from perfmodel.measure.devices import Device
 from perfmodel.measure.lock import gpu_lock
 from perfmodel.measure.state import Monitor, Sample, averages, bad_state, parse_line, reasons_of
 
@@ -163,7 +164,7 @@ def test_the_budget_holds_over_calls(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def _start(folder: Path, uuid: str) -> subprocess.Popen[bytes]:
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
-        "import test_calibrate_run as t; from perfmodel.calibrate.run import Device, execute;"
+        "import test_calibrate_run as t; from perfmodel.calibrate.run import execute; from perfmodel.measure.devices import Device;"
         "execute(t.tiny(200), Path(sys.argv[2]), [Device(0, sys.argv[3])], worker=t.fake, monitor=t.Quiet)"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), str(folder), uuid]

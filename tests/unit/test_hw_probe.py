@@ -143,7 +143,7 @@ def test_failed_write_leaves_the_old_file_and_no_part(tmp_path: Path, monkeypatc
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("perfmodel.hw.probe.os.replace", full)
+    monkeypatch.setattr("perfmodel._atomic.os.replace", full)
     with pytest.raises(InputError, match="No space left"):
         write_draft(probe_device(), tmp_path, overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == [old.name] and old.read_text() == "# mine\n"

@@ -109,7 +109,7 @@ def test_an_interrupted_save_leaves_no_half_written_card(folder: Path, monkeypat
 
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     model = read_model(folder)
-    monkeypatch.setattr("perfmodel.learn.model.os.replace", interrupted)
+    monkeypatch.setattr("perfmodel._atomic.os.replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.save(folder)
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before

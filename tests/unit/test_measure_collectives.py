@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfmodel.errors import InputError
-from perfmodel.measure.collectives import batch_for, classify, sizes_between
+from perfmodel.measure.collectives import Plan, batch_for, classify, sizes_between
 
 HEADER = "\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\n"
 
@@ -49,6 +49,13 @@ def test_sizes_and_batches() -> None:
         sizes_between(8, 1024)
     assert batch_for(256, 20) == 20
     assert batch_for(2**30, 20) == 2
+
+
+def test_a_run_goes_on_with_what_has_no_row() -> None:
+    plan = Plan(("all_reduce", "p2p"), (256, 512))
+    assert len(plan.left("cuda")) == 8 and {mode for _, mode, _ in plan.left("cpu")} == {"eager"}
+    rows = [{"kind": "all_reduce", "mode": "eager", "message_bytes": 256, "status": "failed"}]
+    assert plan.left("cpu", rows) == [("all_reduce", "eager", 512), ("p2p", "eager", 256), ("p2p", "eager", 512)]
 
 
 def test_outside_torchrun_says_how_to_start(tmp_path: Path) -> None:

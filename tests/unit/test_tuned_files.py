@@ -200,7 +200,7 @@ def test_the_default_token_counts_are_those_that_ship():
 
 
 def test_a_device_is_not_replaced_and_a_link_is_followed(tmp_path: Path) -> None:
-    from perfmodel.learn.model import write_atomically
+    from perfmodel._atomic import write_atomically
 
     fifo, real, link = tmp_path / "fifo", tmp_path / "real", tmp_path / "link"
     os.mkfifo(fifo)

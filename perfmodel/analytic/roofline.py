@@ -11,7 +11,7 @@ from perfmodel import elementwise as np
 Floats = npt.NDArray[np.float64]
 
 
-def overlap(power: float, *seconds: Any) -> Any:
+def overlap(power: Any, *seconds: Any) -> Any:
     """Time of resources that overlap imperfectly: (sum t^p)^(1/p), p = `power`.
 
     p = 1 is no overlap, p = infinity the roofline. Units follow the terms (seconds). Source: a choice of form, as in Origami's

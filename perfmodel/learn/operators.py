@@ -20,7 +20,7 @@ from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.flat import log_ratio_of_one
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual, feature
-from perfmodel.learn.transfer import tree_share, visible
+from perfmodel.learn.transfer import path_margin, tree_share, visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.units import US_PER_S
@@ -202,7 +202,9 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
     """The six half-widths that hold for this architecture."""
     widths = card.get("half_widths", {})
     found = widths.get(KNOWN_ARCH_GROUP if arch in card.get("archs", ()) else NEW_ARCH_GROUP) or widths.get(NEW_ARCH_GROUP)
-    return np.asarray(found, dtype=np.float64) if found else np.full(6, max(-fallback[0], fallback[1]))
+    if not found:
+        return np.full(6, max(-fallback[0], fallback[1]))
+    return path_margin(card, arch) * np.asarray(found, dtype=np.float64)
 
 
 def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:

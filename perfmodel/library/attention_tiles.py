@@ -35,6 +35,8 @@ def _table(warpgroup: bool) -> npt.NDArray[np.float64]:
                     names = ["fa2_paged"]
                 elif kernel == "fa3" and fp8:
                     names = ["fa3_fp8"]
+                elif kernel == "triton" and warpgroup:
+                    names = ["triton_wgmma"]
                 entry = next((known[name] for name in names if name in known), known["other"])
                 for step in range(512 // _STEP):
                     at = min(int(np.searchsorted(entry["head_dim"], (step + 1) * _STEP)), len(entry["head_dim"]) - 1)

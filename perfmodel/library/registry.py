@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import attention_decode, attention_prefill, gemm, memory, mla, moe, names
+from perfmodel.library import attention_decode, attention_prefill, gemm, memory, mla, mla_decode, moe, names
 from perfmodel.library.terms import Floats, OperatorTerms
 
 TermsOf = Callable[[GpuSpec, Mapping[str, Floats], Mapping[str, float]], OperatorTerms]
@@ -56,8 +56,10 @@ MODELS: Mapping[str, Model] = {
     "moe": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe", numbers=False),
     "moe_quantised": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe", numbers=False),
     "moe_kernel": Model("moe", moe.LAW, moe.terms, _EXPERTS[:4], ("log2_tokens", "log2_hidden", "log2_inter"), "moe_kernel", numbers=False),
-    "mla_prefill": Model("mla", mla.LAW, mla.prefill_terms, ("num_heads", "q_len"), ("log2_q", "log2_batch", "log2_heads"), "mla_prefill"),
-    "mla_decode": Model("mla", mla.LAW, mla.decode_terms, ("num_heads", "kv_len"), ("log2_kv", "log2_batch", "log2_heads"), "mla_decode"),
+    "mla_prefill": Model("mla", mla.LAW, mla.terms, ("num_heads", "q_len"), ("log2_q", "log2_batch", "log2_heads"), "mla_prefill"),
+    "mla_decode": Model(
+        "mla", mla_decode.LAW, mla_decode.terms, ("num_heads", "kv_len"), ("log2_kv", "log2_batch", "log2_heads"), "mla_decode"
+    ),
     "memory": Model("memory", memory.LAW, memory.terms, ("kind", "hidden"), ("log2_tokens", "log2_hidden"), "memory"),
 }
 KINDS = ("gemm", "attention", "moe", "mla", "memory")

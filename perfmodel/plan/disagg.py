@@ -24,7 +24,7 @@ from perfmodel.plan.serving_step import ServingStep
 from perfmodel.plan.simulate import Trace, simulate
 from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import build_tables
-from perfmodel.plan.traffic import MOST_REQUESTS, MOST_TOKENS, arrivals, number
+from perfmodel.plan.traffic import MOST_REQUESTS, MOST_TOKENS, accepted_tokens, arrivals, hit_rate, number
 
 Floats = npt.NDArray[np.float64]
 BUSY = 0.9  # share of time from which on a pool of prefill engines is what binds
@@ -85,15 +85,18 @@ def estimate_split(
     kv_cache_dtype: str | None = None,
     stack: str = "vllm",
     link_gb_per_s: float | None = None,
+    prefix_cache_hit_rate: float = 0.0,
+    accepted_tokens_per_step: float = 1.0,
     calibration: CalibrationLike = "auto",
     requests: int | None = None,
     seed: int = 0,
 ) -> SplitEstimate:
     """Estimate prefill and decode on pools of their own, for `concurrency` requests in flight or Poisson arrivals at `request_rate`.
 
-    A prompt's cache goes over `link_gb_per_s` (GB/s an engine; default: the network cards of the smaller engine's GPUs) before the second
-    token. Closed loops are solved for the rate at which Little's law holds. Raises InputError, and NoAnswerError where the model does not
-    fit or the pools cannot keep up with the rate.
+    A prompt's cache goes over `link_gb_per_s` (GB/s an engine; default: the network cards of the smaller engine's GPUs) before the
+    second token. prefix_cache_hit_rate: share of each prompt that the prefill engines have; accepted_tokens_per_step: mean tokens a
+    step of the decode engines adds. Closed loops are solved for the rate at which Little's law holds. Raises InputError, and
+    NoAnswerError where the model does not fit or the pools cannot keep up with the rate.
     """
     size("isl", isl, high=MOST_TOKENS)
     if size("osl", osl, high=MOST_TOKENS) < 2:
@@ -104,10 +107,11 @@ def estimate_split(
     sides = [_side(spec, card, pool, kv_cache_dtype, stack, calibration) for pool in (prefill, decode)]
     link = None if link_gb_per_s is None else number("link_gb_per_s", link_gb_per_s, low=0.0, above=True) * 1e9
     handed_s = hand_over_s(spec, isl, prefill.parallel, decode.parallel, sides[0].ledger.kv_dtype, card, link)
+    hit, accepted = hit_rate(prefix_cache_hit_rate), accepted_tokens(accepted_tokens_per_step)
     count = size("requests", requests, high=MOST_REQUESTS) if requests is not None else ENOUGH
 
     def run(rate: float, spacing: Floats, n: int) -> tuple[Trace, Trace, Floats]:
-        return _chain(sides[0], sides[1], isl, osl, spacing[:n] / rate, handed_s)
+        return _chain(sides[0], sides[1], isl, osl, spacing[:n] / rate, handed_s, hit, accepted)
 
     if request_rate is not None:
         rate = number("request_rate", request_rate, low=0.0, high=1e6, above=True)
@@ -160,15 +164,17 @@ def _side(spec: Any, card: Any, pool: Pool, kv_cache_dtype: str | None, stack: s
     return _Side(pool, ServingStep(build_tables([deployment], calibration)[0], overhead(deployment.stack)), ledger)
 
 
-def _chain(prefill: _Side, decode: _Side, isl: int, osl: int, at: Floats, hand_over_s: float) -> tuple[Trace, Trace, Floats]:
+def _chain(
+    prefill: _Side, decode: _Side, isl: int, osl: int, at: Floats, hand_over_s: float, hit: float, accepted: float
+) -> tuple[Trace, Trace, Floats]:
     """(prefill trace, decode trace, when each request came): requests dealt out in turn to the engines of both pools."""
     ones, host = np.ones(len(at), dtype=np.intp), prefill.step.host
-    first = _pooled(prefill, at, ones * isl, ones, host.request_s, host.delay_s, 0.0)
-    second = _pooled(decode, first.first_token_s + hand_over_s, ones * isl, ones * osl, 0.0, 0.0, (isl - 1) / isl)
+    first = _pooled(prefill, at, ones * isl, ones, host.request_s, host.delay_s, hit, 1.0)
+    second = _pooled(decode, first.first_token_s + hand_over_s, ones * isl, ones * osl, 0.0, 0.0, (isl - 1) / isl, accepted)
     return first, second, at
 
 
-def _pooled(side: _Side, at: Floats, isl: Any, osl: Any, front_s: float, delay_s: float, cached: float) -> Trace:
+def _pooled(side: _Side, at: Floats, isl: Any, osl: Any, front_s: float, delay_s: float, cached: float, accepted: float) -> Trace:
     """One trace of a pool, its requests in the order of `at`; times of all engines on one clock, busy time of the mean engine."""
     p, count = side.ledger.parallel, side.pool.engines
     rules = default_scheduler(side.step.table.deployment.stack, side.step.table.deployment.gpu).times(p.dp)
@@ -180,7 +186,7 @@ def _pooled(side: _Side, at: Floats, isl: Any, osl: Any, front_s: float, delay_s
         held = cache_tokens(side.ledger, float(np.mean(isl + osl)))
         trace = simulate(
             side.step, rules, isl[mine], osl[mine], kv_tokens=held, arrival_s=at[mine], front_s=front_s, delay_s=delay_s,
-            cached_share=cached,
+            cached_share=cached, tokens_per_step=accepted,
         )  # fmt: skip
         arrival[mine], first[mine], finish[mine] = trace.arrival_s, trace.first_token_s, trace.finish_s
         traces.append(trace)

@@ -28,7 +28,7 @@ from perfmodel.plan.simulate import Trace, simulate
 from perfmodel.plan.spread import QUANTITIES, factors
 from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import StepTable, build_tables
-from perfmodel.plan.traffic import MOST_REQUESTS, arrival_trace, arrivals, lengths, mean_length, number
+from perfmodel.plan.traffic import MOST_REQUESTS, accepted_tokens, arrival_trace, arrivals, hit_rate, lengths, mean_length, number
 
 Floats = npt.NDArray[np.float64]
 ROUNDS = 10  # requests a client slot makes, as public benchmarks do: their start, when all come at once, is in the mean
@@ -127,8 +127,7 @@ def estimate(
     isl_mean, osl_mean = mean_length("isl", isl), mean_length("osl", osl)
     if sum(given is not None for given in (concurrency, request_rate, arrival_times_s)) != 1:
         raise InputError("which traffic? give one of concurrency, request_rate and arrival_times_s")
-    hit = number("prefix_cache_hit_rate", prefix_cache_hit_rate, low=0.0, high=1.0)
-    accepted = number("accepted_tokens_per_step", accepted_tokens_per_step, low=1.0, high=64.0)
+    hit, accepted = hit_rate(prefix_cache_hit_rate), accepted_tokens(accepted_tokens_per_step)
     in_flight = None if concurrency is None else size("concurrency", concurrency, high=MOST_REQUESTS)
     rate = None if request_rate is None else number("request_rate", request_rate, low=0.0, high=1e6, above=True)
     moe = any(layer.mlp == "moe" for layer in spec.layers)

@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from perfmodel.errors import InputError
 from perfmodel.ops.check import size
 from perfmodel.plan.prices import Price
+from perfmodel.plan.traffic import Request, accepted_tokens, hit_rate
 
 MOST_GPUS = 1024
 """Of each kind of GPU, where only traffic bounds them."""
+PERCENTILES = ("mean", "p50", "p90", "p99")
 OBJECTIVES = ("auto", "gpus", "cost", "throughput")
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Traffic and limits. TTFT and TPOT are means; TPOT leaves out the first token.
+    """Traffic and limits on TTFT and TPOT: on their means, or on a percentile over requests; TPOT leaves out the first token.
 
     request_rate: requests a second of all engines together (Poisson); concurrency: requests in flight of all engines together; with
-    neither, every engine is filled. total_gpus bounds the GPUs of one kind; budget_usd_per_hour needs a price.
+    neither, every engine is filled. prefix_cache_hit_rate: share of each prompt in the cache; accepted_tokens_per_step: of speculative
+    decoding. total_gpus bounds the GPUs of one kind; budget_usd_per_hour needs a price.
     """
 
     isl: int
@@ -32,6 +35,14 @@ class Goal:
     total_gpus: int | None = None
     budget_usd_per_hour: float | None = None
     objective: str = "auto"
+    prefix_cache_hit_rate: float = 0.0
+    accepted_tokens_per_step: float = 1.0
+    percentile: str = "mean"
+
+    @property
+    def request(self) -> Request:
+        """One request, as an engine meets it; the last token of a prompt is always computed."""
+        return Request(self.isl, self.osl, min(int(self.isl * self.prefix_cache_hit_rate), self.isl - 1), self.accepted_tokens_per_step)
 
     def misses(self, ttft_ms: float, tpot_ms: float) -> dict[str, float]:
         """Each limit on latency and by which factor it is used: over 1 is missed."""
@@ -50,11 +61,16 @@ def goal(
     total_gpus: object = None,
     budget_usd_per_hour: object = None,
     objective: str = "auto",
+    prefix_cache_hit_rate: object = 0.0,
+    accepted_tokens_per_step: object = 1.0,
+    percentile: str = "mean",
     prices: Mapping[str, Price] | None = None,
 ) -> Goal:
     """Check every value; raises InputError naming the first that cannot be."""
     if request_rate is not None and concurrency is not None:
         raise InputError("request_rate and concurrency: give one; a rate makes its own concurrency, and the other way round")
+    if percentile not in PERCENTILES:
+        raise InputError(f"percentile {percentile!r}: use one of {', '.join(PERCENTILES)}")
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r}: use one of {', '.join(OBJECTIVES)}")
     if (budget_usd_per_hour is not None or objective == "cost") and not prices:
@@ -71,6 +87,9 @@ def goal(
         None if total_gpus is None else size("total_gpus", total_gpus, high=10**5),
         _positive("budget_usd_per_hour", budget_usd_per_hour),
         objective,
+        hit_rate(prefix_cache_hit_rate),
+        accepted_tokens(accepted_tokens_per_step),
+        percentile,
     )
 
 

@@ -17,6 +17,7 @@ from perfmodel.plan.scheduler import Scheduler, default_scheduler
 from perfmodel.plan.serving_step import ServingStep
 from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import StepTable, build_tables
+from perfmodel.plan.traffic import Request
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,8 +66,7 @@ class Curve:
 def curves(
     engines: Sequence[Candidate],
     *,
-    isl: int,
-    osl: int,
+    request: Request,
     batches: Sequence[Sequence[int]],
     stack: str,
     calibration: CalibrationLike,
@@ -76,7 +76,7 @@ def curves(
     tables = build_tables(deployments, calibration)
     host = overhead(stack)
     return [
-        _curve(table, host, default_scheduler(stack, engine.gpu), isl, osl, sizes)
+        _curve(table, host, default_scheduler(stack, engine.gpu), request, sizes)
         for table, engine, sizes in zip(tables, engines, batches, strict=True)
     ]
 
@@ -98,11 +98,11 @@ def deployment(engine: Candidate, stack: str) -> Deployment:
     )
 
 
-def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, isl: int, osl: int, sizes: Sequence[int]) -> Curve:
+def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, request: Request, sizes: Sequence[int]) -> Curve:
     step = ServingStep(table, host)
-    points = [closed_loop(step, scheduler, isl, osl, b) for b in sizes]
+    points = [closed_loop(step, scheduler, request, b) for b in sizes]
     ttft, tpot, rate, share = (np.array([getattr(p, name) for p in points]) for name in ("ttft_s", "tpot_s", "rate_s", "prefill_share"))
-    kv_len = isl + osl / 2
+    kv_len = request.kv_len
     spread = [table.width(b, kv_len) for b in sizes]
     return Curve(
         np.array(sizes, dtype=np.float64),
@@ -114,7 +114,7 @@ def _curve(table: StepTable, host: Overhead, scheduler: Scheduler, isl: int, osl
         np.array([s[1] for s in spread]),
         tuple(max(table.terms_s(b, kv_len).items(), key=lambda item: item[1])[0] for b in sizes),
         np.array([step([], b, kv_len) for b in sizes]),
-        prompt_s(step, scheduler.token_budget, isl, 0, 0.0),
+        prompt_s(step, scheduler.token_budget, request, 0, 0.0),
         table.tier,
         np.array([table.inside(b, kv_len) for b in sizes]),
     )

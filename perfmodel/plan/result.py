@@ -14,7 +14,7 @@ import numpy as np
 from perfmodel.errors import NoAnswerError
 from perfmodel.plan.candidates import Candidate, Rejected
 from perfmodel.plan.flags import WRITTEN, Engine, command
-from perfmodel.plan.goal import Goal
+from perfmodel.plan.goal import PERCENTILES, Goal
 from perfmodel.plan.memory import MemoryLedger
 from perfmodel.plan.model import ModelSpec
 from perfmodel.plan.operating import Curve
@@ -192,12 +192,12 @@ class Plan:
             )
         )
 
-    def check(self) -> ServingEstimate | SplitEstimate:
-        """One engine of the choice (one group of them, where prefill and decode are apart) simulated under its share of the traffic.
+    def check(self, row: Row | None = None) -> ServingEstimate | SplitEstimate:
+        """One engine of the choice, or of `row`, simulated under its share of the traffic (one group where prefill and decode are apart).
 
         Gives percentiles, and a cross-check of the closed form that the search uses.
         """
-        row = self.nearest
+        row = row or self.nearest
         engine, _ = self.engine_of(row)
         rate = self.goal.request_rate
         in_flight = row["concurrency_per_engine"] * row.get("decode_engines", 1)
@@ -208,6 +208,8 @@ class Plan:
             "request_rate": rate / row["replicas"] if rate else None,
             "kv_cache_dtype": engine.ledger.kv_dtype,
             "stack": self.stack,
+            "prefix_cache_hit_rate": self.goal.prefix_cache_hit_rate,
+            "accepted_tokens_per_step": self.goal.accepted_tokens_per_step,
             "calibration": self.asked["calibration"],
         }
         if row["mode"] == "disagg":
@@ -241,6 +243,10 @@ class Plan:
     def notes(self) -> list[str]:
         """What the reader must know of the figures."""
         lines = ["TTFT and TPOT are means; TPOT leaves out the first token; ranges are 80 % intervals"]
+        if self.goal.percentile != "mean":
+            lines.append(
+                f"limits are on the {self.goal.percentile} of a simulation; only the choice and what came before it were simulated"
+            )
         if self.best is not None and not self.best["sure"]:
             safe = _words(self.safe) if self.safe else "none that was looked at"
             lines.append(f"meets the limits at the upper end of the interval too: {safe}")
@@ -279,8 +285,14 @@ def _words(row: Row) -> str:
     shape = row["parallel"] if row["mode"] == "agg" else f"({row['parallel']})"
     return (
         f"{row['gpus']} x {row['gpu']}: {row['replicas']} x {shape}, {row['quantization']} weights, "
-        f"TTFT {row['ttft_ms']:.0f} ms, TPOT {row['tpot_ms']:.1f} ms, {row['requests_per_s']:.3g} requests/s"
+        f"TTFT {row['ttft_ms']:.0f} ms, TPOT {row['tpot_ms']:.1f} ms{_tail(row)}, {row['requests_per_s']:.3g} requests/s"
     )
+
+
+def _tail(row: Row) -> str:
+    """The percentiles of a simulated row, in brackets."""
+    found = [(p, row.get(f"ttft_{p}_ms"), row.get(f"tpot_{p}_ms")) for p in PERCENTILES]
+    return "".join(f" ({p} {ttft:.0f} and {tpot:.1f} ms)" for p, ttft, tpot in found if ttft is not None and tpot is not None)
 
 
 def _same_kind(a: Candidate, b: Candidate) -> bool:

@@ -44,6 +44,9 @@ def plan(
     total_gpus: int | None = None,
     budget_usd_per_hour: float | None = None,
     objective: str = "auto",
+    prefix_cache_hit_rate: float = 0.0,
+    accepted_tokens_per_step: float = 1.0,
+    percentile: str = "mean",
     quantization: str | Sequence[str | None] | None = None,
     kv_cache_dtype: str | None = None,
     stack: str = "vllm",
@@ -56,12 +59,14 @@ def plan(
 ) -> Plan:
     """Look at every deployment of `model` on each kind of GPU and choose.
 
-    isl, osl: tokens in and out of a request. ttft_ms, tpot_ms: limits on the means; TPOT leaves out the first token. request_rate
-    (requests/s) or concurrency: traffic of all engines together; with neither, engines are filled and the best has the most output tokens
-    a second, of total_gpus where that is given, else of a GPU. total_gpus: at most so many of one kind. objective: gpus (fewest), cost
-    (cheapest), throughput; auto is cost where `prices` were given, else gpus where traffic is given, else throughput. quantization: None
-    as published, a name, a list, or "auto" (as published and fp8). prices: a file or {gpu: US dollars an hour}. max_engine_gpus: largest
-    engine (default one node, or what the model needs).
+    isl, osl: tokens in and out of a request. ttft_ms, tpot_ms: limits on the means, or on `percentile` (p50, p90, p99 over requests, by
+    simulating candidates in order); TPOT leaves out the first token. request_rate (requests/s) or concurrency: traffic of all
+    engines together; with neither, engines are filled and the best has the most output tokens a second, of total_gpus where that is
+    given, else of a GPU. total_gpus: at most so many of one kind. objective: gpus (fewest), cost (cheapest), throughput; auto is cost
+    where `prices` were given, else gpus where traffic is given, else throughput. prefix_cache_hit_rate: share of each prompt that the
+    cache has; accepted_tokens_per_step: mean tokens a decode step adds with speculative decoding (the draft's own time is not counted).
+    quantization: None as published, a name, a list, or "auto" (as published and fp8). prices: a file or {gpu: US dollars an hour}.
+    max_engine_gpus: largest engine (default one node, or what the model needs).
 
     Returns a Plan; its `best` is None where no deployment meets the goal. Raises InputError for values that cannot be and NoAnswerError
     where the model fits on none of the GPUs.
@@ -84,6 +89,9 @@ def plan(
         total_gpus=total_gpus,
         budget_usd_per_hour=budget_usd_per_hour,
         objective=objective,
+        prefix_cache_hit_rate=prefix_cache_hit_rate,
+        accepted_tokens_per_step=accepted_tokens_per_step,
+        percentile=percentile,
         prices=cost,
     )
     if wanted.objective == "auto":
@@ -106,13 +114,18 @@ def plan(
         assume_dense=assume_dense,
     )
     sizes = [_batches(engine, stack) for engine in engines]
-    found = curves(engines, isl=wanted.isl, osl=wanted.osl, batches=sizes, stack=stack, calibration=calibration)
+    found = curves(engines, request=wanted.request, batches=sizes, stack=stack, calibration=calibration)
     rows = [row for engine, curve in zip(engines, found, strict=True) for row in _rows(engine, curve, wanted, cost)]
     if disaggregated:
         from perfmodel.plan.split import split_rows
 
         rows += split_rows(engines, found, wanted, cost, stack)
-    return Plan.of(published, wanted, stack, rows, list(zip(engines, found, strict=True)), out, cost, asked)
+    found_plan = Plan.of(published, wanted, stack, rows, list(zip(engines, found, strict=True)), out, cost, asked)
+    if wanted.percentile == "mean":
+        return found_plan
+    from perfmodel.plan.confirm import confirmed
+
+    return confirmed(found_plan)
 
 
 def _engines(

@@ -68,8 +68,9 @@ def _row(
 ) -> dict[str, Any] | None:
     from perfmodel.plan.search import finish
 
-    b, tpot = float(curve.concurrency[i]), float(curve.decode_s[i])
-    made = b / (tpot * max(wanted.osl - 1, 1))  # requests a second of one decode engine
+    b, decoded_s = float(curve.concurrency[i]), float(curve.decode_s[i]) * wanted.request.steps
+    tpot = decoded_s / max(wanted.osl - 1, 1)
+    made = b / decoded_s  # requests a second of one decode engine
     taken = PREFILL_BUSY / prompt.prefill_s
     counts = _counts(wanted, made, taken, b, prefill.parallel.gpus, decode.parallel.gpus, limit, host_gpus)
     if counts is None:

@@ -34,6 +34,31 @@ class Lognormal:
 Length = int | Lognormal | Sequence[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One of many equal requests: tokens in and out, those of the prompt that the prefix cache has, tokens a decode step adds (mean)."""
+
+    isl: int
+    osl: int
+    cached: int = 0
+    tokens_per_step: float = 1.0
+
+    @property
+    def new(self) -> int:
+        """Tokens of the prompt that must be computed."""
+        return self.isl - self.cached
+
+    @property
+    def steps(self) -> int:
+        """Decode steps after the first token, one at least."""
+        return max(math.ceil((self.osl - 1) / self.tokens_per_step), 1)
+
+    @property
+    def kv_len(self) -> float:
+        """Mean context of its decode steps, tokens."""
+        return self.isl + self.osl / 2
+
+
 def lengths(name: str, length: Any, count: int, spread: float, rng: np.random.Generator) -> Ints:
     """`count` lengths in tokens: a number (give or take `spread` of it), a Lognormal, or a trace that is repeated as needed.
 
@@ -77,6 +102,16 @@ def arrival_trace(times_s: Sequence[float]) -> Floats:
     if found.ndim != 1 or not len(found) or not np.isfinite(found).all() or (np.diff(found) < 0).any():
         raise InputError("arrivals must be a list of rising times in seconds, one a request")
     return np.asarray(found - found[0])
+
+
+def hit_rate(value: object) -> float:
+    """Share of a prompt that is in the prefix cache, checked."""
+    return number("prefix_cache_hit_rate", value, low=0.0, high=1.0)
+
+
+def accepted_tokens(value: object) -> float:
+    """Mean tokens that a decode step adds with speculative decoding, checked; 1 without."""
+    return number("accepted_tokens_per_step", value, low=1.0, high=64.0)
 
 
 def number(name: str, value: object, *, low: float, high: float = math.inf, above: bool = False) -> float:

@@ -22,6 +22,7 @@ from perfmodel.plan.operating import curves
 from perfmodel.plan.parallel import Parallel
 from perfmodel.plan.queue_wait import waiting_s
 from perfmodel.plan.split import can_hand_over
+from perfmodel.plan.traffic import Request
 
 ASK = {"isl": 4000, "osl": 1000, "ttft_ms": 1000, "tpot_ms": 30}
 
@@ -118,7 +119,7 @@ def test_more_of_everything_needs_no_fewer_gpus():
 def test_steady_state_laws():
     found, _ = engines()
     sizes = [[1, 4, 16, 48] if e.ledger.max_concurrency(5000) >= 48 else [1, 2] for e in found]
-    for curve in curves(found, isl=4000, osl=1000, batches=sizes, stack="vllm", calibration="auto"):
+    for curve in curves(found, request=Request(4000, 1000), batches=sizes, stack="vllm", calibration="auto"):
         assert (np.diff(curve.tpot_s) > 0).all() and (np.diff(curve.ttft_s) >= 0).all()
         assert (curve.rate_s <= curve.concurrency / (1000 * curve.decode_s[0])).all()
         little = curve.rate_s * (curve.ttft_s + 999 * curve.tpot_s)  # Little's law: requests in flight = rate x time in the engine
@@ -360,3 +361,37 @@ def test_a_choice_that_the_simulation_contradicts_is_no_answer(capsys: pytest.Ca
     code = run([*asked, "--total-gpus", "1", "--ttft-ms", "200", "--tpot-ms", "55", "--simulate"])
     err = capsys.readouterr().err
     assert code == 1 and "mean TTFT of" in err and err.count("\n") == 1
+
+
+def test_a_prefix_cache_and_speculation_are_planned_with():
+    asked = {"model": "Llama-3.1-8B", "gpus": "h100_sxm", "isl": 6000, "osl": 300, "request_rate": 4, "tpot_ms": 20, "ttft_ms": 2000}
+    plain, cached, drafted = (
+        pm.plan(**asked, **more).nearest for more in ({}, {"prefix_cache_hit_rate": 0.9}, {"accepted_tokens_per_step": 2.0})
+    )
+    assert cached["ttft_ms"] < 0.6 * plain["ttft_ms"] or cached["gpus"] < plain["gpus"]
+    assert drafted["tpot_ms"] < 0.7 * plain["tpot_ms"] or drafted["gpus"] < plain["gpus"]
+    seen = pm.plan(**asked, disaggregated=False, prefix_cache_hit_rate=0.9).check()
+    assert seen.ttft_ms == pytest.approx(pm.plan(**asked, disaggregated=False, prefix_cache_hit_rate=0.9).nearest["ttft_ms"], rel=0.35)
+
+
+@pytest.mark.parametrize("more", [{"prefix_cache_hit_rate": 1.5}, {"prefix_cache_hit_rate": math.nan}, {"accepted_tokens_per_step": 0.5}])
+def test_impossible_shares_and_steps_are_refused(more):
+    with pytest.raises(InputError, match=next(iter(more))):
+        pm.plan("Llama-3.1-8B", "h100_sxm", isl=1000, osl=100, **more)
+
+
+def test_a_limit_on_a_percentile_is_held_by_the_simulation_of_the_choice():
+    asked = {"model": "Llama-3.1-8B", "gpus": "h100_sxm", "isl": 3000, "osl": 200, "request_rate": 12, "tpot_ms": 25, "ttft_ms": 180}
+    mean, tail = pm.plan(**asked), pm.plan(**asked, percentile="p99")
+    assert mean.best is not None and tail.best is not None
+    assert tail.best["ttft_p99_ms"] <= 180 and tail.best["tpot_p99_ms"] <= 25
+    assert tail.best["ttft_p99_ms"] > tail.best["ttft_ms"] and tail.best["gpus"] >= mean.best["gpus"]
+    assert "p99" in tail.sentence() and any("simulated" in note for note in tail.notes())
+    assert tail.check().ttft.p99 == pytest.approx(tail.best["ttft_p99_ms"])
+
+
+def test_a_percentile_that_nothing_holds_is_not_called_best():
+    found = pm.plan("Llama-3.1-8B", "l20", isl=8000, osl=200, request_rate=1, ttft_ms=2000, percentile="p99", total_gpus=4)
+    assert found.best is None and "no deployment meets the goal" in found.sentence()
+    with pytest.raises(InputError, match="percentile"):
+        pm.plan("Llama-3.1-8B", "l20", isl=8000, osl=200, percentile="p95")

@@ -19,6 +19,7 @@ from perfmodel.plan.scheduler import Scheduler, default_scheduler
 from perfmodel.plan.serving_step import ServingStep
 from perfmodel.plan.simulate import simulate
 from perfmodel.plan.step_table import build_tables
+from perfmodel.plan.traffic import Request
 
 H100 = pm.gpu("h100_sxm")
 VLLM = default_scheduler("vllm", H100)
@@ -146,10 +147,25 @@ def test_closed_form_agrees_with_the_simulation(model, stack, shape):
             tokens = [np.rint(n * rng.uniform(1 - spread, 1 + spread, 12 * requests + 20)).astype(int) for n in (isl, osl)]
             host = step.host
             trace = simulate(step, rules, *tokens, kv_tokens=1e7, concurrency=requests, front_s=host.request_s, delay_s=host.delay_s)
-            steady = closed_loop(step, rules, isl, osl, requests)
+            steady = closed_loop(step, rules, Request(isl, osl), requests)
             if steady.prefill_share < 0.8:
                 assert steady.tpot_s == pytest.approx(np.mean(trace.tpot_s), rel=0.1), (isl, osl, requests)
                 assert steady.rate_s == pytest.approx(requests / np.mean(trace.e2e_s), rel=0.1), (isl, osl, requests)
+
+
+@pytest.mark.parametrize(("hit", "accepted"), [(0.8, 1.0), (0.0, 2.5), (0.5, 1.8)])
+@pytest.mark.parametrize("stack", ["vllm", "sglang"])
+def test_closed_form_agrees_with_a_prefix_cache_and_speculation(stack, hit, accepted):
+    step, rules, host = served(deployment(stack=stack)), default_scheduler(stack, H100), overhead(stack)
+    rng = np.random.default_rng(0)
+    for requests in (1, 8, 32):
+        spread = 0.02 if rules.mixed else 0.0
+        tokens = [np.rint(n * rng.uniform(1 - spread, 1 + spread, 12 * requests + 20)).astype(int) for n in (4000, 400)]
+        options = {"cached_share": hit, "tokens_per_step": accepted, "front_s": host.request_s, "delay_s": host.delay_s}
+        trace = simulate(step, rules, *tokens, kv_tokens=1e7, concurrency=requests, **options)
+        steady = closed_loop(step, rules, Request(4000, 400, int(4000 * hit), accepted), requests)
+        assert steady.tpot_s == pytest.approx(np.mean(trace.tpot_s), rel=0.12), requests
+        assert steady.rate_s == pytest.approx(requests / np.mean(trace.e2e_s), rel=0.12), requests
 
 
 # Step time

@@ -265,7 +265,7 @@ def read_configs(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 def read_policy(fields: Sequence[str]) -> Policy:
     """The timing policy with these fields ("hopeless=2") in place of its own; raises InputError for an unknown one and for no number."""
-    known = {f.name: type(f.default) for f in dataclasses.fields(Policy)}
+    known = {name: type(value) for name, value in dataclasses.asdict(Policy()).items()}
     given: dict[str, Any] = {}
     for name, _, value in (text.partition("=") for text in fields):
         if name not in known:

@@ -149,3 +149,15 @@ def test_a_hopeless_host_is_an_error() -> None:
     device = Device(lambda launch: 1e7)
     with pytest.raises(RuntimeError, match="overloaded"):
         meter_on(device).sample(device.run, 3)
+
+
+def test_a_late_host_gets_a_longer_lead_and_a_punctual_one_the_short_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = CudaMeter.__new__(CudaMeter)
+    meter._flushes, meter._least, meter._flush_us, meter._max_lead_us = 4, 4, 50.0, 3000.0
+    answers = [[1.0], [1.0, 1.0], [1.0] * 3, [1.0] * 3, [1.0] * 3]
+    monkeypatch.setattr(meter, "_batch", lambda run, reps: answers.pop(0))
+    leads = []
+    for _ in range(4):
+        assert len(meter.sample(lambda: None, 3)) == 3
+        leads.append(meter._flushes)
+    assert leads == [8, 6, 4, 4]

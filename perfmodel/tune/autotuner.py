@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
@@ -32,3 +35,26 @@ def first_dtype(arguments: Mapping[str, Any]) -> str | None:
         if kind is not None:
             return str(kind).removeprefix("torch.")
     return None
+
+
+def compile_together(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> None:
+    """Compile `configs` of the launch that `tuner` is at, side by side: Triton times them one by one, and would compile them so too.
+
+    call: keyword arguments of the launch. Nothing runs on the GPU. Does nothing where Triton cannot compile aside (before 3.4) or the
+    launch is none. A config that does not compile is left to Triton, which says so where it is timed.
+    """
+    import triton
+
+    mode = getattr(triton, "AsyncCompileMode", None)
+    if mode is None or tuner is None or "grid" not in call or len(configs) < 2:
+        return
+    with (
+        contextlib.suppress(Exception),  # what is wrong with a launch, the launch itself says
+        ThreadPoolExecutor(min(len(configs), os.cpu_count() or 1)) as pool,
+        mode(pool, ignore_errors=True),
+    ):
+        for config in configs:
+            current = {**call, **config.all_kwargs(), "warmup": True}
+            if config.pre_hook is not None:  # it may shape a descriptor, which is part of what is compiled
+                config.pre_hook({**tuner.nargs, **current})
+            tuner.fn.run(*tuner.nargs.values(), **current)

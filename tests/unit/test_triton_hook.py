@@ -9,6 +9,7 @@ import pytest
 import perfmodel as pm
 
 triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
 from triton.runtime.autotuner import Autotuner  # noqa: E402
 
 TILES = [(m, n, k, w, s) for m in (16, 64, 128, 256) for n in (64, 128, 256) for k in (32, 64, 128) for w in (4, 8) for s in (3, 4)]
@@ -147,3 +148,34 @@ def test_splits_and_experts_are_read_too():
     few = {"a": tensor(), "N": 768, "K": 2048, "num_tokens": 8, "E": 64, "top_k": 6}
     kept = pruned(pm.prune(kernel="fused_moe", top_k=1, gpu="a100", sizes=names), few, tiles)
     assert [c.kwargs["BLOCK_SIZE_M"] for c in kept] == [16]
+
+
+def test_left_out_a_tenth_is_kept_and_compiled_before_any_is_timed(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from triton.backends.compiler import GPUTarget
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    here = types.SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0, get_current_stream=lambda device: 0
+    )
+    monkeypatch.setattr(triton.runtime.driver, "_active", here)
+    given = [triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 32}, num_warps=4, num_stages=s)
+             for m in (16, 32, 64) for n in (32, 64) for s in (2, 3, 4, 5, 6, 7)]  # fmt: skip
+    kernel = triton.jit(product)
+    tuner = triton.autotune(configs=given, key=["M", "N", "K"], prune_configs_by=pm.prune(gpu="h200_sxm"))(kernel)
+    a, b, c = (torch.zeros((64, 64), dtype=torch.bfloat16) for _ in range(3))
+    tuner.nargs = dict(zip(tuner.arg_names, (a, b, c, 64, 64, 64), strict=False))
+    kept = tuner.prune_configs({"grid": (1,), "warmup": False})
+    compiled = list(kernel.device_caches[0][0].values())
+    assert len(kept) == len(compiled) == 3
+    assert sorted(k.metadata.num_stages for k in compiled) == sorted(c.num_stages for c in kept)
+    assert all(k.asm["cubin"] for k in compiled)
+
+
+def product(a, b, c, M, N, K, BLOCK_M: "tl.constexpr", BLOCK_N: "tl.constexpr", BLOCK_K: "tl.constexpr"):
+    rows, cols, inner = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, K, BLOCK_K):
+        left = tl.load(a + rows[:, None] * K + start + inner[None, :])
+        total = tl.dot(left, tl.load(b + (start + inner)[:, None] * N + cols[None, :]), total)
+    tl.store(c + rows[:, None] * N + cols[None, :], total.to(tl.bfloat16))

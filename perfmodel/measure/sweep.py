@@ -18,6 +18,7 @@ import os
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -134,25 +135,28 @@ def compiled_before(sweep: Sweep) -> dict[str, Row]:
 
 
 def run_work(runner: Runner, work: Sequence[Work], deadline: float, send: Any) -> None:
-    """Measure everything in order, each problem within its share of the time left.
+    """Measure everything in order, each problem within its share of the time left; then again what the first round left out.
 
     `send` gets ("start", problem, config) before and ("row", row) after each measurement.
     """
-    for index, item in enumerate(work):
-        now = time.monotonic()
-        until = now + (deadline - now) / (len(work) - index)
-        best = item.best_us
-        for name in item.baselines:
-            send(("start", item.problem, {"variant": name}))
-            send(("row", runner.baseline(item.problem, name)))
-        for config in item.configs:
-            if time.monotonic() > until:
-                break
-            send(("start", item.problem, config))
-            row = runner.measure(item.problem, config, best_us=best)
-            if row["status"] == "ok":
-                best = min(best, float(row["latency_us"]))
-            send(("row", row))
+    best = [item.best_us for item in work]
+    configs = [deque(item.configs) for item in work]
+    baselines = [deque(item.baselines) for item in work]
+    while (left := [i for i in range(len(work)) if baselines[i] or configs[i]]) and time.monotonic() < deadline:
+        for place, i in enumerate(left):
+            now = time.monotonic()
+            until = now + (deadline - now) / (len(left) - place)
+            while baselines[i]:
+                name = baselines[i].popleft()
+                send(("start", work[i].problem, {"variant": name}))
+                send(("row", runner.baseline(work[i].problem, name)))
+            while configs[i] and time.monotonic() <= until:
+                config = configs[i].popleft()
+                send(("start", work[i].problem, config))
+                row = runner.measure(work[i].problem, config, best_us=best[i])
+                if row["status"] == "ok":
+                    best[i] = min(best[i], float(row["latency_us"]))
+                send(("row", row))
 
 
 def _fact(kernel: KernelFamily, problem: Mapping[str, Any], config: Mapping[str, Any]) -> str:

@@ -142,3 +142,23 @@ def test_a_policy_from_the_command_line() -> None:
     for wrong, said in (("hops=2", "field of the timing policy"), ("reps_final=many", "must be a number"), ("poor=-1", "above 0")):
         with pytest.raises(InputError, match=said):
             sweep.read_policy([wrong])
+
+
+def test_what_a_slow_start_left_out_is_measured_in_a_second_round() -> None:
+    class Slow:
+        """The first config of all takes a share of the time; the others none."""
+
+        def __init__(self) -> None:
+            self.first = True
+
+        def measure(self, problem: dict[str, Any], conf: dict[str, Any], *, best_us: float) -> dict[str, Any]:
+            if self.first:
+                time.sleep(0.3)
+            self.first = False
+            return row_of(problem, conf, 5.0)
+
+    work = [sweep.Work({**PROBLEM, "m": m}, tuple(CONFIGS)) for m in (16, 32, 64)]
+    sent: list[Any] = []
+    sweep.run_work(Slow(), work, time.monotonic() + 0.8, sent.append)  # type: ignore[arg-type]
+    measured = [m[1]["m"] for m in sent if m[0] == "row"]
+    assert sorted(measured) == sorted([16, 32, 64] * 4) and measured[:2] == [16, 32]

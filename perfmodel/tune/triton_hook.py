@@ -2,8 +2,9 @@
 
     @triton.autotune(configs=[...], key=["M", "N", "K"], prune_configs_by=pm.prune(kernel="gemm", top_k=8))
 
-It works through `early_config_prune`, which Triton calls once a key with the whole list; the kept configs are compiled side by side before
-Triton times them. It never raises inside a launch: what it cannot read makes it warn once and keep every config.
+It works through `early_config_prune`, which Triton calls once a key with the whole list; the kept configs are compiled side by side and
+raced for some milliseconds before Triton times the leaders. It never raises inside a launch: what it cannot read makes it warn once and
+keep every config.
 """
 
 from __future__ import annotations
@@ -22,18 +23,17 @@ from perfmodel.kernels import kernel_family
 from perfmodel.learn.calibration import Calibration, load_calibration, resolve
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike
-from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers
+from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers, race
 from perfmodel.tune.rank import rank
 
 ANY = "auto"
-_SHARE, _FEWEST, _MOST = 10, 3, 8  # of the configs, where the caller names no count
 Prune = Callable[..., list[Any]]
 
 
 def prune(
     *,
     kernel: Any = "gemm",
-    top_k: int | None = None,
+    top_k: int = 8,
     gpu: str | GpuSpec | None = None,
     sizes: Mapping[str, str] | None = None,
     fields: Mapping[str, str] | None = None,
@@ -42,7 +42,7 @@ def prune(
 ) -> dict[str, Prune]:
     """What `prune_configs_by` takes: keeps the `top_k` configs that the model ranks first, near twins held back.
 
-    top_k: left out, a tenth of the kernel's configs, three at least and eight at most, so that tuning takes about a tenth of its time.
+    Those are compiled side by side and raced for some milliseconds each; Triton then times the two that led (autotuner.race).
 
     kernel: a family ("gemm", "attention_prefill" ...), or "auto" (or the @triton.jit function itself) for any kernel, which is then
     compiled for the GPU and ranked from its machine code: the first call of a key compiles, later processes find the result on disk.
@@ -52,37 +52,38 @@ def prune(
     The same arguments give the same choice on every rank. Raises InputError here, at decoration, for an unknown kernel or GPU, a
     top_k that is not a whole number of 1 or more, and sizes, fields, dtype or calibration that cannot be.
     """
-    count = None if top_k is None else size("top_k", top_k)
+    count = size("top_k", top_k)
     known = gpu if gpu is None or isinstance(gpu, GpuSpec) else find_gpu(gpu)
-    choose = _any_kernel(kernel, sizes, fields, dtype, calibration)
+    choose = _any_kernel(kernel, count, sizes, fields, dtype, calibration)
     if choose is None:
         _check(kernel, sizes, fields, dtype, calibration, known)
-        choose = _family(kernel, sizes or {}, fields or {}, dtype, calibration)
+        choose = _family(kernel, count, sizes or {}, fields or {}, dtype, calibration)
     state: dict[str, Any] = {"gpu": known, "warned": False}
 
     def early_config_prune(configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
         try:
             spec = state["gpu"] = state["gpu"] or _current_gpu()
             tuner = calling()
-            keep = count or min(max(len(configs) // _SHARE, _FEWEST), _MOST)
-            kept = [configs[i] for i in choose(configs, {**named_args, **kwargs}, keep, spec, tuner)] or list(configs)
+            kept = [configs[i] for i in choose(configs, {**named_args, **kwargs}, spec, tuner)] or list(configs)
         except Exception as error:  # a launch of the user's must not fail over a hint
             if not state["warned"]:
                 state["warned"] = True
                 warnings.warn(f"perfmodel keeps all {len(configs)} configs: {error}", RuntimeWarning, stacklevel=2)
             return list(configs)
         compile_together(tuner, kept, kwargs)
-        return kept
+        return race(tuner, kept, kwargs)
 
     return {"early_config_prune": early_config_prune}
 
 
-Choose = Callable[[Sequence[Any], Mapping[str, Any], int, GpuSpec, Any], list[int]]
-"""Places of the configs to time, from the whole list, the call's arguments, how many, the GPU and Triton's Autotuner (None if unknown)."""
+Choose = Callable[[Sequence[Any], Mapping[str, Any], GpuSpec, Any], list[int]]
+"""Places of the configs to time, from the whole list, the call's arguments, the GPU and Triton's Autotuner (None where it is not known)."""
 
 
-def _family(kernel: str, sizes: Mapping[str, str], fields: Mapping[str, str], dtype: str | None, calibration: CalibrationLike) -> Choose:
-    def choose(configs: Sequence[Any], arguments: Mapping[str, Any], count: int, spec: GpuSpec, tuner: Any) -> list[int]:
+def _family(
+    kernel: str, count: int, sizes: Mapping[str, str], fields: Mapping[str, str], dtype: str | None, calibration: CalibrationLike
+) -> Choose:
+    def choose(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> list[int]:
         family = kernel_family(kernel)
         op = family.operator(dtype or _dtype(arguments), **_sizes(arguments, sizes, family))
         rows = [_fields(config, fields) for config in configs]
@@ -94,7 +95,7 @@ def _family(kernel: str, sizes: Mapping[str, str], fields: Mapping[str, str], dt
     return choose
 
 
-def _any_kernel(kernel: Any, sizes: object, fields: object, dtype: object, calibration: CalibrationLike) -> Choose | None:
+def _any_kernel(kernel: Any, count: int, sizes: object, fields: object, dtype: object, calibration: CalibrationLike) -> Choose | None:
     """How to choose for a kernel without a family; None for a family's name."""
     if isinstance(kernel, str) and kernel != ANY:
         return None
@@ -108,7 +109,7 @@ def _any_kernel(kernel: Any, sizes: object, fields: object, dtype: object, calib
     if not isinstance(kernel, str):
         jit_function(kernel)
 
-    def choose(configs: Sequence[Any], arguments: Mapping[str, Any], count: int, spec: GpuSpec, tuner: Any) -> list[int]:
+    def choose(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> list[int]:
         from perfmodel.tune.kernel_rank import rank_kernel
         from perfmodel.tune.listener import listening
 

@@ -43,15 +43,17 @@ def near_best(*, every: int = 1, calibration: CalibrationLike = None, progress: 
     frame = pd.read_parquet(shipped("data") / "fused_moe" / "near_best.parquet")
     problems = list(frame.groupby(list(PROBLEM)))[::every]
     found: list[dict[str, Any]] = []
-    for done, (key, rows) in enumerate(problems, start=1):
-        gpu, experts, top_k, hidden, inter, tokens = key
+    for done, (label, rows) in enumerate(problems, start=1):
+        key: Any = label
+        gpu = str(key[0])
+        experts, top_k, hidden, inter, tokens = (int(v) for v in key[1:])
         ranking = rank(MoE(tokens, hidden, inter, experts, top_k), gpu, calibration=calibration)
         good = _in(ranking, rows)
         at = np.flatnonzero(good[ranking.order])
         touched_bytes = min(tokens * top_k, experts) * 2 * inter * hidden * 2
         found.append(
             {
-                **dict(zip(PROBLEM, key, strict=True)),
+                **dict(zip(PROBLEM, (gpu, experts, top_k, hidden, inter, tokens), strict=True)),
                 "rows_an_expert": tokens * top_k / experts,
                 "warm": bool(touched_bytes < ranking.gpu.l2_bytes),
                 "place": int(at[0]) + 1 if len(at) else None,
@@ -95,20 +97,17 @@ def tuned(*, every: int = 1, calibration: CalibrationLike = None, progress: Prog
 
 
 def summary(problems: pd.DataFrame, configs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Shares and medians of both tables, one row a GPU (and dtype of the tuned configs), and one over all GPUs."""
+    """One row a GPU of the near-best problems and one over all, then one a GPU and dtype of the tuned configs; None where not asked."""
     rows: list[dict[str, Any]] = []
+    blank = dict.fromkeys(("first 8", "shortlist of 8", "cold", "cold first 8", "cold shortlist", "place", "slower", "pruned"))
     for label, part in [*problems.groupby("gpu"), ("all", problems)]:
         cold = part[~part["warm"]]
-        rows.append(
-            {"table": "near-best", "gpu": str(label), "dtype": "bf16", "count": len(part), "in the first 8": part["hit"].mean()}
-            | {"in the shortlist of 8": part["shortlist"].mean(), "cold": len(cold), "cold, in the first 8": cold["hit"].mean()}
-            | {"cold, in the shortlist": cold["shortlist"].mean()}
-        )
+        found = {"first 8": part["hit"].mean(), "shortlist of 8": part["shortlist"].mean(), "cold": len(cold)}
+        found |= {"cold first 8": cold["hit"].mean(), "cold shortlist": cold["shortlist"].mean()}
+        rows.append({"table": "near-best", "gpu": str(label), "dtype": "bf16", "count": len(part), **blank, **found})
     for (gpu, dtype), part in configs.groupby(["gpu", "dtype"]):
-        rows.append(
-            {"table": "tuned", "gpu": str(gpu), "dtype": str(dtype), "count": len(part), "median place": part["place"].median()}
-            | {"median slower": part["slower"].median(), "pruned": (part["place"] >= 1.0).mean()}
-        )
+        found = {"place": part["place"].median(), "slower": part["slower"].median(), "pruned": (part["place"] >= 1.0).mean()}
+        rows.append({"table": "tuned", "gpu": str(gpu), "dtype": str(dtype), "count": len(part), **blank, **found})
     return rows
 
 

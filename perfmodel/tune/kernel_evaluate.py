@@ -66,6 +66,10 @@ def _gemm(element: str) -> Sweep:
     return Sweep(("m", "n", "k"), (step,))
 
 
+_FAMILY_NAMES = {
+    "block_m": "BM", "block_n": "BN", "block_k": "BK", "group_m": "GM", "num_splits": "NS", "q_heads": "heads", "kv_len": "seq",
+}  # fmt: skip
+"""What a family's own tables (data/) call the columns that the sweeps' kernels name so."""
 _QKV = {"q_ptr": "*bf16", "k_ptr": "*bf16", "v_ptr": "*bf16", "scale": 0.1}
 _ROWS = 16  # query heads of a KV head are padded to what a tensor-core instruction takes
 SWEEPS: dict[str, Sweep] = {
@@ -131,7 +135,7 @@ def evaluate_kernels(
     if sweep not in SWEEPS:
         raise unknown_name("sweep", sweep, SWEEPS)
     plan = SWEEPS[sweep]
-    frame = rows_that_ran(frame)
+    frame = rows_that_ran(frame.rename(columns={own: short for own, short in _FAMILY_NAMES.items() if short not in frame.columns}))
     missing = [c for c in (*plan.shape, "latency_us", "num_warps", "num_stages") if c not in frame.columns]
     if missing:
         raise InputError(f"the {sweep} sweep lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-RACE_WARMUP_MS, RACE_MS = 2, 10
+RACE_WARMUP_MS, RACE_MS = 1, 5
 LEADERS = 2
 RACE_SPREAD = 0.05  # a config this much slower in the race does not win the long timing
 
@@ -68,16 +68,19 @@ def compile_together(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]
 def race(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> list[Any]:
     """The leaders of a short race of `configs` at the launch that `tuner` is at, fastest first: Triton spends 125 ms on each it times.
 
-    Each runs RACE_MS with a cold L2, hooks of the tuner and of the config included, as when Triton times it. All of them come back where
-    nothing may be launched, nothing can be saved, the tuner has a benchmark of its own or keeps results on disk by its list of configs,
-    or none of them runs.
+    Each runs RACE_MS twice with a cold L2, hooks of the tuner and of the config included, as when Triton times it. All of them come back
+    where nothing may be launched, nothing can be saved, the tuner has a benchmark of its own or keeps results on disk by its list of
+    configs, or none of them runs.
     """
     own_rules = getattr(tuner, "cache_results", False) or getattr(tuner, "_do_bench", None) is not None
     if tuner is None or own_rules or call.get("warmup") is not False or len(configs) <= LEADERS:
         return list(configs)
     from triton.testing import do_bench
 
-    times = [_seconds_or_never(do_bench, _launch(tuner, config, call)) for config in configs]
+    launches = [_launch(tuner, config, call) for config in configs]
+    times = [0.0] * len(configs)
+    for i in (*range(len(configs)), *reversed(range(len(configs)))):  # there and back: a GPU slows down as it warms up
+        times[i] += _time_or_never(do_bench, launches[i])
     order = sorted(range(len(configs)), key=lambda i: times[i])
     led = [i for i in order if times[i] <= times[order[0]] * (1.0 + RACE_SPREAD)][:LEADERS]
     return [configs[i] for i in led] if times[order[0]] < math.inf else list(configs)
@@ -101,7 +104,7 @@ def _launch(tuner: Any, config: Any, call: Mapping[str, Any]) -> Callable[[], No
     return launch
 
 
-def _seconds_or_never(do_bench: Any, launch: Callable[[], None]) -> float:
+def _time_or_never(do_bench: Any, launch: Callable[[], None]) -> float:
     try:
         return float(do_bench(launch, warmup=RACE_WARMUP_MS, rep=RACE_MS, return_mode="median"))
     except Exception:  # too large for this GPU, say: it loses

@@ -188,16 +188,17 @@ def raced(monkeypatch, kernel, answers):
 
 def test_kept_configs_are_compiled_before_any_is_raced_and_the_leaders_remain(launch, monkeypatch):
     kernel, tuner, call = launch
-    compiled = raced(monkeypatch, kernel, [1.0, 0.99, RuntimeError("out of resources"), 0.98])
+    there = [1.0, 0.99, RuntimeError("out of resources"), 0.98]
+    compiled = raced(monkeypatch, kernel, there + there[::-1])
     kept = tuner.prune_configs(call)
-    assert len(compiled) == 4 and all(len(c) == 4 and all(k.asm["cubin"] for k in c) for c in compiled)
+    assert len(compiled) == 8 and all(len(c) == 4 and all(k.asm["cubin"] for k in c) for c in compiled)
     everyone = tuner.prune_configs({**call, "warmup": True})
     assert len(everyone) == 4 and [str(c) for c in kept] == [str(everyone[3]), str(everyone[1])]
 
 
 def test_a_clear_winner_remains_alone_and_without_any_all_remain(launch, monkeypatch):
     kernel, tuner, call = launch
-    raced(monkeypatch, kernel, [1.0, 1.2, 1.1, 1.3, *[RuntimeError("no")] * 4])
+    raced(monkeypatch, kernel, [1.0, 1.2, 1.1, 1.3, 1.3, 1.1, 1.2, 1.0, *[RuntimeError("no")] * 8])
     assert len(tuner.prune_configs(call)) == 1
     assert len(tuner.prune_configs(call)) == 4
 
@@ -218,7 +219,7 @@ def test_a_race_launches_as_triton_does(launch, monkeypatch):
     tuner.fn = types.SimpleNamespace(run=lambda *args, **named: said.append(("run", len(args), named["warmup"])))
     monkeypatch.setattr("triton.testing.do_bench", lambda run, **named: run() or 1.0)
     assert len(race(tuner, tuner.configs[:3], call)) == 2
-    assert said == [("pre", 32), ("run", 6, False), ("post", None)] * 3
+    assert said == [("pre", 32), ("run", 6, False), ("post", None)] * 6
 
 
 def product(a, b, c, M, N, K, BLOCK_M: "tl.constexpr", BLOCK_N: "tl.constexpr", BLOCK_K: "tl.constexpr"):

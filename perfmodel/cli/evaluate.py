@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.baselines import check_external
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.evaluate import Predictor, Sweep, evaluate_ranking, read_sweeps
+from perfmodel.learn.evaluate import STEADY, Predictor, Sweep, evaluate_ranking, over_library, read_sweeps
 from perfmodel.learn.model import FittedModel
 from perfmodel.predict import predict_configs
 
@@ -38,11 +39,13 @@ def ranking(
         int | None, typer.Option("--fit-rows", min=24, help="Also fit on this many rows of up to 30 shapes, judge on the others.")
     ] = None,
     external: Annotated[bool, typer.Option("--external", help="Also NVIDIA's own heuristics, where that package is installed.")] = False,
+    steady: options.Steady = STEADY,
     per_shape: Annotated[bool, typer.Option("--per-shape", help="One row a shape and method, instead of the summary.")] = False,
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:
     """Regret@k: the best of the first k ranked over the best of all, geometric mean over whole shapes; latency error and coverage."""
+    import numpy as np
     import pandas as pd
 
     output.check_format(json_, csv_)
@@ -50,7 +53,8 @@ def ranking(
     if external:
         check_external(spec)
     with Progress("evaluating"):
-        sweeps = read_sweeps(kernel, pd.concat([options.read_frame(path) for path in data], ignore_index=True), dtype)
+        frame = pd.concat([options.read_frame(path) for path in data], ignore_index=True)
+        sweeps = read_sweeps(kernel, frame, dtype, steady)
         models = {m.tier: m for m in (resolve(spec, f"kernel_{kernel}", c) for c in (None, options.calibration(calibration)))}
         methods = {f"perfmodel, {tier} tier": predictor(kernel, spec, model) for tier, model in models.items()}
         if fit_rows is not None:
@@ -58,6 +62,15 @@ def ranking(
         summary, shapes = evaluate_ranking(sweeps, spec, methods, external=external)
     rows: list[dict[str, Any]] = (shapes if per_shape else summary).to_dict("records")  # type: ignore[assignment]
     head = [f"{len(sweeps)} shapes of {kernel} on {spec.name}; {', '.join(f'{t}: {m.model_id}' for t, m in models.items())}"]
+    left_out = len(read_sweeps(kernel, frame, dtype, math.inf)) - len(sweeps)
+    if left_out:
+        head.append(f"{left_out} shapes more are not judged: half of their rows or more deviate by over {steady:g} of the latency")
+    own = frame[frame["dtype"] == dtype] if dtype is not None and "dtype" in frame.columns else frame
+    for library, ratio in over_library(kernel, own).items():
+        head.append(
+            f"best config measured over {library}: geometric mean {np.exp(np.log(ratio).mean()):.3f} over {len(ratio)} shapes, "
+            f"median {np.median(ratio):.3f}, p90 {np.quantile(ratio, 0.9):.3f}, worst {ratio.max():.3f}"
+        )
     if "calibrated" in models:
         head.append("the calibrated model may have been fitted on some of these shapes: its card says which rows it rests on")
     output.write_rows(rows, json_=json_, csv_=csv_, head=[*head, ""])

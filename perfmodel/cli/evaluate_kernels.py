@@ -1,4 +1,4 @@
-"""`perfmodel evaluate anykernel`: how well kernels that nobody modelled are ranked from their machine code alone."""
+"""`perfmodel evaluate anykernel` and `published-moe`: kernels that nobody modelled, and configs that others found best."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import typer
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
 from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.evaluate import STEADY
 
 
 def add_to(app: typer.Typer) -> None:
-    """Give `evaluate` the command."""
+    """Give `evaluate` the commands."""
     app.command("anykernel")(anykernel)
+    app.command("published-moe")(published_moe)
 
 
 def anykernel(
@@ -23,7 +25,7 @@ def anykernel(
     sweep: Annotated[str, typer.Option("--sweep", help="gemm_bf16, gemm_fp8, attention_prefill or attention_decode.")],
     dtype: Annotated[str | None, typer.Option("--dtype", help="Only rows of this element type.")] = None,
     only_shipped: Annotated[bool, typer.Option("--only-shipped", help="Only configs whose compilation is shipped.")] = False,
-    steady: Annotated[float | None, typer.Option("--steady", help="Only rows whose deviation is within this share of the latency.")] = None,
+    steady: options.Steady = STEADY,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Compiler processes (default: one a core).")] = None,
     per_shape: Annotated[bool, typer.Option("--per-shape", help="One row a shape instead of the summary.")] = False,
     json_: output.Json = False,
@@ -40,9 +42,29 @@ def anykernel(
     with Progress("evaluating") as progress:
         summary, shapes = evaluate_kernels(sweep, frame, spec, only_shipped=only_shipped, steady=steady, workers=workers, progress=progress)
     rows: list[dict[str, Any]] = [{str(k): v for k, v in row.items()} for row in (shapes if per_shape else summary).to_dict("records")]
-    if json_:
-        output.write_json(rows)
-    elif csv_:
-        output.write_csv(rows)
-    else:
-        output.write_table(rows, head=[f"{sweep} on {spec.name}, from machine code alone", ""])
+    output.write_rows(rows, json_=json_, csv_=csv_, head=[f"{sweep} on {spec.name}, from machine code alone", ""])
+
+
+def published_moe(
+    every: Annotated[int, typer.Option("--every", min=1, metavar="N", help="Only every n-th problem and config.")] = 1,
+    per_problem: Annotated[bool, typer.Option("--per-problem", help="One row a near-best problem instead of the summary.")] = False,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """Where fused-MoE configs that others found best stand in the ranking of a GPU that was never measured."""
+    output.check_format(json_, csv_)
+    from perfmodel.tune import published_moe as published
+
+    with Progress("evaluating") as progress:
+        problems = published.near_best(every=every, progress=progress)
+        if per_problem:
+            rows = [{str(k): v for k, v in row.items()} for row in problems.to_dict("records")]
+        else:
+            rows = published.summary(problems, published.tuned(every=every, progress=progress))
+    head = [
+        "near-best: share of problems on which a published config within 1 % of the best, or in its first three, is among ours",
+        "cold: those whose weights do not fit in the L2, which the published runs did not flush",
+        "tuned: place of the shipped config over the length of our ranking, and the time we give it over our first's",
+        "",
+    ]
+    output.write_rows(rows, json_=json_, csv_=csv_, head=head)

@@ -31,6 +31,15 @@ Calibration = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option("--configs", help="Configs to choose from instead of the kernel's own: JSON list, or CSV with a header.")
 ]
+Steady = Annotated[
+    float,
+    typer.Option(
+        "--steady",
+        min=0.0,
+        metavar="SHARE",
+        help="Leave out rows whose standard deviation (std_us) is over this share of the latency, and shapes that lose half of theirs so.",
+    ),
+]
 StoreFile = Annotated[Path | None, typer.Option("--store", help="Store file (default: PERFMODEL_STORE, else the user's data folder).")]
 
 KERNEL_OPERATORS = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 KS = (1, 3, 5, 8, 16)
 RANDOM_ORDERS = 64
+STEADY = 0.15  # of the latency: the standard deviation up to which a row counts as measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,24 @@ def rows_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> list[Sweep]:
+def steady_rows(frame: pd.DataFrame, shape: Sequence[str], share: float = STEADY) -> pd.DataFrame:
+    """The rows whose repetitions agree: standard deviation (std_us) within `share` of the latency; all rows of a frame that has none.
+
+    A shape that loses half of its rows by it is left out as a whole: there the host was timed, not the kernel. The rule looks at
+    repeated measurements only, never at what a model says.
+    """
+    if "std_us" not in frame.columns:
+        return frame
+    calm = ~(frame["std_us"] > share * frame["latency_us"])
+    mostly = calm.groupby([frame[c] for c in shape]).transform("mean") >= 0.5
+    return frame[calm & mostly]
+
+
+def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None, steady: float = STEADY) -> list[Sweep]:
     """Split measured rows (sizes, config fields, latency_us, optional dtype, status, correct) into one Sweep a problem.
 
-    Only rows that ran and gave the right answer count. The kernel's library baseline rows (variant cublas) are left out.
+    Only rows that ran, gave the right answer and are steady (steady_rows) count. The kernel's library baseline rows (variant cublas)
+    are left out.
     """
     import pandas as pd
 
@@ -70,6 +85,11 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
     bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
     if len(bad):
         raise InputError(f"latency_us must be a positive number of microseconds: row {frame.index[bad[0]]} of the sweep is not")
+    frame = steady_rows(frame, ["dtype", *module.SIZES], steady)
+    if frame.empty:
+        raise InputError(
+            f"no shape of the sweep was measured steadily: std_us is over {steady:g} of the latency on half of the rows or more"
+        )
     sweeps = []
     for label, rows in frame.groupby(["dtype", *module.SIZES], sort=True):
         key: tuple[Any, ...] = tuple(label)
@@ -77,6 +97,23 @@ def read_sweeps(family: str, frame: pd.DataFrame, dtype: str | None = None) -> l
         sizes = dict(zip(module.SIZES, (int(v) for v in key[1:]), strict=True))
         sweeps.append(Sweep(sizes, str(key[0]), configs, rows["latency_us"].to_numpy(dtype=np.float64), family))
     return sweeps
+
+
+def over_library(family: str, frame: pd.DataFrame) -> dict[str, Floats]:
+    """Best latency of the family's own variants over a library's on each shape that has both, by the library's name in `variant`."""
+    module = kernel_family(family)
+    frame = rows_that_ran(with_size_columns(module, frame, "the sweep"))
+    if "variant" not in frame.columns:
+        return {}
+    keys = ["dtype", *module.SIZES] if "dtype" in frame.columns else list(module.SIZES)
+    own = frame["variant"].isin(module.VARIANTS)
+    best = frame[own].groupby(keys)["latency_us"].min()
+    found = {}
+    for name, rows in frame[~own & frame["variant"].notna()].groupby("variant"):
+        ratio = (best / rows.groupby(keys)["latency_us"].min()).dropna().to_numpy(dtype=np.float64)
+        if len(ratio):
+            found[str(name)] = ratio
+    return found
 
 
 def with_size_columns(module: ModuleType, frame: pd.DataFrame, what: str) -> pd.DataFrame:

@@ -10,6 +10,7 @@ goes on. Rows already in the file are not measured again.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import multiprocessing
@@ -17,17 +18,19 @@ import os
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, unknown_name
 from perfmodel.measure.compile import compile_many
 from perfmodel.measure.kernels import KernelFamily, family
 from perfmodel.measure.rows import Appender, Row, read, row_key
 from perfmodel.measure.runner import DeviceLostError, LiveRunner, Runner, fact_index_key
+from perfmodel.measure.timing import Policy
 
 _SILENCE_S = 25.0
 _START_S = 120.0
@@ -55,6 +58,7 @@ class Sweep:
     workers: int = 14
     started: float = field(default_factory=time.monotonic)
     compile_share: float = 0.4
+    policy: Policy = field(default_factory=Policy)
 
     @property
     def deadline(self) -> float:
@@ -108,11 +112,9 @@ def compile_all(sweep: Sweep, report: Any = None) -> dict[str, Row]:
             if rank < len(w.configs):
                 binary = kernel.binary_of(w.problem, w.configs[rank])
                 jobs.setdefault(fact_index_key(binary, w.problem["dtype"]), (binary, w.problem["dtype"]))
-    path = sweep.out / "facts.jsonl"
-    this = (kernel.source_hash(), sweep.arch)
-    known = {fact_index_key(r["binary"], r["dtype"]) for r in read(path) if (r["source_hash"], r["arch"]) == this}
+    known = compiled_before(sweep)
     facts: dict[str, Row] = {}
-    log = Appender(path)
+    log = Appender(sweep.out / "facts.jsonl")
     until = sweep.started + sweep.compile_share * sweep.budget_s
     try:
         for row in compile_many(sweep.kernel, jobs.values(), sweep.arch, workers=sweep.workers, deadline=until, progress=report):
@@ -125,35 +127,45 @@ def compile_all(sweep: Sweep, report: Any = None) -> dict[str, Row]:
     return facts
 
 
+def compiled_before(sweep: Sweep) -> dict[str, Row]:
+    """Facts by `fact_index_key` that an earlier run left in facts.jsonl for this source and target."""
+    this = (family(sweep.kernel).source_hash(), sweep.arch)
+    rows = read(sweep.out / "facts.jsonl")
+    return {fact_index_key(r["binary"], r["dtype"]): r for r in rows if (r["source_hash"], r["arch"]) == this}
+
+
 def run_work(runner: Runner, work: Sequence[Work], deadline: float, send: Any) -> None:
-    """Measure everything in order, each problem within its share of the time left.
+    """Measure everything in order, each problem within its share of the time left; then again what the first round left out.
 
     `send` gets ("start", problem, config) before and ("row", row) after each measurement.
     """
-    for index, item in enumerate(work):
-        now = time.monotonic()
-        until = now + (deadline - now) / (len(work) - index)
-        best = item.best_us
-        for name in item.baselines:
-            send(("start", item.problem, {"variant": name}))
-            send(("row", runner.baseline(item.problem, name)))
-        for config in item.configs:
-            if time.monotonic() > until:
-                break
-            send(("start", item.problem, config))
-            row = runner.measure(item.problem, config, best_us=best)
-            if row["status"] == "ok":
-                best = min(best, float(row["latency_us"]))
-            send(("row", row))
+    best = [item.best_us for item in work]
+    configs = [deque(item.configs) for item in work]
+    baselines = [deque(item.baselines) for item in work]
+    while (left := [i for i in range(len(work)) if baselines[i] or configs[i]]) and time.monotonic() < deadline:
+        for place, i in enumerate(left):
+            now = time.monotonic()
+            until = now + (deadline - now) / (len(left) - place)
+            while baselines[i]:
+                name = baselines[i].popleft()
+                send(("start", work[i].problem, {"variant": name}))
+                send(("row", runner.baseline(work[i].problem, name)))
+            while configs[i] and time.monotonic() <= until:
+                config = configs[i].popleft()
+                send(("start", work[i].problem, config))
+                row = runner.measure(work[i].problem, config, best_us=best[i])
+                if row["status"] == "ok":
+                    best[i] = min(best[i], float(row["latency_us"]))
+                send(("row", row))
 
 
 def _fact(kernel: KernelFamily, problem: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     return fact_index_key(kernel.binary_of(problem, config), problem["dtype"])
 
 
-def _child(kernel: str, facts: dict[str, Row], work: list[Work], deadline: float, pipe: Connection) -> None:
+def _child(kernel: str, facts: dict[str, Row], work: list[Work], deadline: float, policy: Policy, pipe: Connection) -> None:
     try:
-        run_work(LiveRunner(family(kernel), facts), work, deadline, pipe.send)
+        run_work(LiveRunner(family(kernel), facts, policy=policy), work, deadline, pipe.send)
         pipe.send(("done",))
     except DeviceLostError as lost:
         pipe.send(("lost", str(lost)))
@@ -200,7 +212,7 @@ def supervise(sweep: Sweep, facts: dict[str, Row], report: Any = None, child_mai
     try:
         while (left := _remaining(compiled, kernel, done)) and time.monotonic() < sweep.deadline - 5:
             mine, theirs = context.Pipe(duplex=False)
-            child = context.Process(target=child_main or _child, args=(sweep.kernel, facts, left, sweep.deadline - 3, theirs))
+            child = context.Process(target=child_main or _child, args=(sweep.kernel, facts, left, sweep.deadline - 3, sweep.policy, theirs))
             child.start()
             theirs.close()
             status, reason, current = _listen(mine, keep, sweep.deadline)
@@ -255,6 +267,22 @@ def read_configs(path: Path) -> dict[str, list[dict[str, Any]]]:
     return {"*": data} if isinstance(data, list) else dict(data)
 
 
+def read_policy(fields: Sequence[str]) -> Policy:
+    """The timing policy with these fields ("hopeless=2") in place of its own; raises InputError for an unknown one and for no number."""
+    known = {name: type(value) for name, value in dataclasses.asdict(Policy()).items()}
+    given: dict[str, Any] = {}
+    for name, _, value in (text.partition("=") for text in fields):
+        if name not in known:
+            raise unknown_name("field of the timing policy", name, known)
+        try:
+            given[name] = known[name](value)
+        except ValueError:
+            raise InputError(f"{name} of the timing policy must be a number, got {value!r}") from None
+        if not given[name] > 0:
+            raise InputError(f"{name} of the timing policy must be above 0, got {value}")
+    return Policy(**given)
+
+
 def summary(rows: Iterable[Row], kernel: KernelFamily) -> str:
     """One line a problem: best config, its latency, and each baseline's latency and ratio."""
     keys = (*kernel.problem_keys, "dtype")
@@ -303,6 +331,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="shuffle the configs of each shape; without it they run in the given order")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="compiler processes")
     parser.add_argument("--compile-share", type=float, default=0.4, help="share of the budget after which what is not compiled is left out")
+    parser.add_argument(
+        "--policy", nargs="+", default=(), metavar="NAME=VALUE", help="fields of the timing policy: hopeless=2 reps_final=9"
+    )
+    stage = parser.add_mutually_exclusive_group()
+    stage.add_argument("--compile-only", action="store_true", help="only fill Triton's cache and facts.jsonl, for a sweep that follows")
+    stage.add_argument("--compiled", action="store_true", help="compile nothing: what facts.jsonl holds is in Triton's cache")
     args = parser.parse_args(argv)
     kernel = family(args.kernel)
     import torch
@@ -316,9 +350,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = read(args.out / "rows.jsonl")
     problems = read_shapes(args.shapes, args.dtype, kernel.problem_keys)
     work = make_work(kernel, problems, read_configs(args.configs), done=before, arch=arch, seed=args.seed)
-    sweep = Sweep(args.kernel, work, args.out, args.budget, arch, args.workers, started, args.compile_share)
-    facts = compile_all(sweep, _progress("compiled"))
-    print(f"compiled {len(facts)} binaries by {time.monotonic() - started:.1f} s", file=sys.stderr)
+    sweep = Sweep(args.kernel, work, args.out, args.budget, arch, args.workers, started, args.compile_share, read_policy(args.policy))
+    facts = compiled_before(sweep) if args.compiled else compile_all(sweep, _progress("compiled"))
+    print(f"{len(facts)} binaries compiled by {time.monotonic() - started:.1f} s", file=sys.stderr)
+    if args.compile_only:
+        return 0
     rows = supervise(sweep, facts, _progress("timed"))
     print(summary([*before, *rows], kernel))
     print(f"{len(rows)} rows in {time.monotonic() - started:.1f} s", file=sys.stderr)

@@ -96,7 +96,7 @@ class CudaMeter:
         self._max_lead_us = max_lead_us
         self.late = 0
         self._flush_us = self._measure_flush()
-        self._flushes = max(1, math.ceil(lead_us / self._flush_us))
+        self._flushes = self._least = max(1, math.ceil(lead_us / self._flush_us))
 
     def _measure_flush(self) -> float:
         torch = self._torch
@@ -115,11 +115,16 @@ class CudaMeter:
         return lambda reps: self.sample(run, reps)
 
     def sample(self, run: Callable[[], object], reps: int) -> list[float]:
-        """Time `run` cold `reps` times, microseconds; repeats what the host queued too late, with a longer lead."""
+        """Time `run` cold `reps` times, microseconds; repeats what the host queued too late, with a longer lead.
+
+        A lead that was long enough is shortened again, so that one slow moment of the host does not slow the rest.
+        """
         kept: list[float] = []
-        for _ in range(6):
+        for attempt in range(6):
             kept += self._batch(run, reps - len(kept))
             if len(kept) >= reps:
+                if attempt == 0:
+                    self._flushes = max(self._least, self._flushes * 3 // 4)
                 return kept
             if self._flushes * self._flush_us < self._max_lead_us:
                 self._flushes *= 2

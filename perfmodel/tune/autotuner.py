@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+RACE_WARMUP_MS, RACE_MS = 1, 5
+LEADERS = 2
+RACE_SPREAD = 0.05  # a config this much slower in the race does not win the long timing
 
 
 def calling(depth: int = 6) -> Any:
@@ -32,3 +40,72 @@ def first_dtype(arguments: Mapping[str, Any]) -> str | None:
         if kind is not None:
             return str(kind).removeprefix("torch.")
     return None
+
+
+def compile_together(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> None:
+    """Compile `configs` of the launch that `tuner` is at, side by side: Triton times them one by one, and would compile them so too.
+
+    call: keyword arguments of the launch. Nothing runs on the GPU. Does nothing where Triton cannot compile aside (before 3.4) or the
+    launch is none. A config that does not compile is left to Triton, which says so where it is timed.
+    """
+    import triton
+
+    mode = getattr(triton, "AsyncCompileMode", None)
+    if mode is None or tuner is None or "grid" not in call or len(configs) < 2:
+        return
+    with (
+        contextlib.suppress(Exception),  # what is wrong with a launch, the launch itself says
+        ThreadPoolExecutor(min(len(configs), os.cpu_count() or 1)) as pool,
+        mode(pool, ignore_errors=True),
+    ):
+        for config in configs:
+            current = {**call, **config.all_kwargs(), "warmup": True}
+            if config.pre_hook is not None:  # it may shape a descriptor, which is part of what is compiled
+                config.pre_hook({**tuner.nargs, **current})
+            tuner.fn.run(*tuner.nargs.values(), **current)
+
+
+def race(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> list[Any]:
+    """The leaders of a short race of `configs` at the launch that `tuner` is at, fastest first: Triton spends 125 ms on each it times.
+
+    Each runs RACE_MS twice with a cold L2, hooks of the tuner and of the config included, as when Triton times it. All of them come back
+    where nothing may be launched, nothing can be saved, the tuner has a benchmark of its own or keeps results on disk by its list of
+    configs, or none of them runs.
+    """
+    own_rules = getattr(tuner, "cache_results", False) or getattr(tuner, "_do_bench", None) is not None
+    if tuner is None or own_rules or call.get("warmup") is not False or len(configs) <= LEADERS:
+        return list(configs)
+    from triton.testing import do_bench
+
+    launches = [_launch(tuner, config, call) for config in configs]
+    times = [0.0] * len(configs)
+    for i in (*range(len(configs)), *reversed(range(len(configs)))):  # there and back: a GPU slows down as it warms up
+        times[i] += _time_or_never(do_bench, launches[i])
+    order = sorted(range(len(configs)), key=lambda i: times[i])
+    led = [i for i in order if times[i] <= times[order[0]] * (1.0 + RACE_SPREAD)][:LEADERS]
+    return [configs[i] for i in led] if times[order[0]] < math.inf else list(configs)
+
+
+def _launch(tuner: Any, config: Any, call: Mapping[str, Any]) -> Callable[[], None]:
+    current = {**call, **config.all_kwargs()}
+    arguments = {**tuner.nargs, **current}
+
+    def launch() -> None:
+        if config.pre_hook is not None:
+            config.pre_hook(arguments)
+        tuner.pre_hook(arguments)
+        try:
+            tuner.fn.run(*tuner.nargs.values(), **current)
+        except Exception as error:
+            tuner.post_hook(arguments, exception=error)
+            raise
+        tuner.post_hook(arguments, exception=None)
+
+    return launch
+
+
+def _time_or_never(do_bench: Any, launch: Callable[[], None]) -> float:
+    try:
+        return float(do_bench(launch, warmup=RACE_WARMUP_MS, rep=RACE_MS, return_mode="median"))
+    except Exception:  # too large for this GPU, say: it loses
+        return math.inf

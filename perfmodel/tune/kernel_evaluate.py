@@ -18,7 +18,7 @@ from perfmodel.errors import InputError, NoAnswerError, unknown_name
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.anykernel import ir, law
 from perfmodel.kernels.anykernel.work import Work, analyse
-from perfmodel.learn.evaluate import random_regret, regret, rows_that_ran
+from perfmodel.learn.evaluate import STEADY, random_regret, regret, rows_that_ran, steady_rows
 from perfmodel.measure.kernel_call import describe, jit_function
 from perfmodel.measure.kernel_compile import Compiled, call_key, compile_calls
 from perfmodel.measure.kernel_pack import read_pack
@@ -66,6 +66,10 @@ def _gemm(element: str) -> Sweep:
     return Sweep(("m", "n", "k"), (step,))
 
 
+_FAMILY_NAMES = {
+    "block_m": "BM", "block_n": "BN", "block_k": "BK", "group_m": "GM", "num_splits": "NS", "q_heads": "heads", "kv_len": "seq",
+}  # fmt: skip
+"""What a family's own tables (data/) call the columns that the sweeps' kernels name so."""
 _QKV = {"q_ptr": "*bf16", "k_ptr": "*bf16", "v_ptr": "*bf16", "scale": 0.1}
 _ROWS = 16  # query heads of a KV head are padded to what a tensor-core instruction takes
 SWEEPS: dict[str, Sweep] = {
@@ -117,28 +121,26 @@ def evaluate_kernels(
     gpu: GpuSpec,
     *,
     only_shipped: bool = False,
-    steady: float | None = None,
+    steady: float = STEADY,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(summary, per shape) of regret at 1, 3 and 8, and of latency error, for one of SWEEPS; beside random order and the order given.
 
-    only_shipped judges on the configs whose compilation is shipped, others are left out; else they are compiled first. steady leaves
-    out rows whose standard deviation is over this share of their latency, and shapes that lose half of their rows by it: there the
-    host was timed, not the kernel. Raises InputError for a frame that is not such a sweep.
+    only_shipped judges on the configs whose compilation is shipped, others are left out; else they are compiled first. steady: see
+    learn.evaluate.steady_rows. Raises InputError for a frame that is not such a sweep.
     """
     import pandas as pd
 
     if sweep not in SWEEPS:
         raise unknown_name("sweep", sweep, SWEEPS)
     plan = SWEEPS[sweep]
-    frame = rows_that_ran(frame)
+    frame = rows_that_ran(frame.rename(columns={own: short for own, short in _FAMILY_NAMES.items() if short not in frame.columns}))
     missing = [c for c in (*plan.shape, "latency_us", "num_warps", "num_stages") if c not in frame.columns]
     if missing:
         raise InputError(f"the {sweep} sweep lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
     given = len(frame)
-    if steady is not None:
-        frame = _steady(frame, list(plan.shape), steady)
+    frame = steady_rows(frame, plan.shape, steady)
     rows = [{str(k): v.item() if hasattr(v, "item") else v for k, v in r.items()} for r in frame.to_dict("records")]
     predicted = _predict(plan, rows, gpu, only_shipped, workers, progress)
     frame = frame.assign(predicted_us=predicted)
@@ -154,14 +156,6 @@ def evaluate_kernels(
     width = np.exp(law.constants()["interval_log"])
     summary |= {"error median": float((off - 1).abs().median()), "coverage": float(((off >= 1 / width) & (off <= width)).mean())}
     return pd.DataFrame([summary]), shapes
-
-
-def _steady(frame: pd.DataFrame, shape: list[str], share: float) -> pd.DataFrame:
-    if "std_us" not in frame.columns:
-        raise InputError("steady needs a column std_us")
-    calm = frame["std_us"] <= share * frame["latency_us"]
-    mostly = calm.groupby([frame[c] for c in shape]).transform("mean") >= 0.5
-    return frame[calm & mostly]
 
 
 def _judge(plan: Sweep, key: Any, part: pd.DataFrame, progress: Progress | None) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
     @triton.autotune(configs=[...], key=["M", "N", "K"], prune_configs_by=pm.prune(kernel="gemm", top_k=8))
 
-It works through `early_config_prune`, which Triton calls once a key with the whole list. It never raises inside a launch: what it
-cannot read makes it warn once and keep every config.
+It works through `early_config_prune`, which Triton calls once a key with the whole list; the kept configs are compiled side by side and
+raced for some milliseconds before Triton times the leaders. It never raises inside a launch: what it cannot read makes it warn once and
+keep every config.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from perfmodel.kernels import kernel_family
 from perfmodel.learn.calibration import Calibration, load_calibration, resolve
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike
-from perfmodel.tune.autotuner import calling, first_dtype, numbers
+from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers, race
 from perfmodel.tune.rank import rank
 
 ANY = "auto"
@@ -40,6 +41,8 @@ def prune(
     calibration: CalibrationLike = "auto",
 ) -> dict[str, Prune]:
     """What `prune_configs_by` takes: keeps the `top_k` configs that the model ranks first, near twins held back.
+
+    Those are compiled side by side and raced for some milliseconds each; Triton then times the two that led (autotuner.race).
 
     kernel: a family ("gemm", "attention_prefill" ...), or "auto" (or the @triton.jit function itself) for any kernel, which is then
     compiled for the GPU and ranked from its machine code: the first call of a key compiles, later processes find the result on disk.
@@ -60,12 +63,15 @@ def prune(
     def early_config_prune(configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
         try:
             spec = state["gpu"] = state["gpu"] or _current_gpu()
-            return [configs[i] for i in choose(configs, {**named_args, **kwargs}, spec, calling())] or list(configs)
+            tuner = calling()
+            kept = [configs[i] for i in choose(configs, {**named_args, **kwargs}, spec, tuner)] or list(configs)
         except Exception as error:  # a launch of the user's must not fail over a hint
             if not state["warned"]:
                 state["warned"] = True
                 warnings.warn(f"perfmodel keeps all {len(configs)} configs: {error}", RuntimeWarning, stacklevel=2)
             return list(configs)
+        compile_together(tuner, kept, kwargs)
+        return race(tuner, kept, kwargs)
 
     return {"early_config_prune": early_config_prune}
 

@@ -18,7 +18,6 @@ def test_plain_gemm_from_machine_code_alone():
     if not str(triton.__version__).startswith("3.6."):
         pytest.skip("the shipped compilations are of Triton 3.6")
     frame = pd.read_parquet(shipped("data") / "gemm" / "plain_h200_sxm.parquet")
-    frame = frame.rename(columns={"block_m": "BM", "block_n": "BN", "block_k": "BK", "group_m": "GM"})
     wanted = [row in SHAPES for row in zip(frame["m"], frame["n"], frame["k"], strict=True)]
     frame = frame[(frame["dtype"] == "bf16").to_numpy() & wanted]
     summary, _ = evaluate_kernels("gemm_bf16", frame, pm.gpu("h200_sxm"), only_shipped=True)

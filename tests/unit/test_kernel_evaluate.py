@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pandas as pd
@@ -39,14 +40,15 @@ def test_scores_by_whole_shapes():
     assert 1.0 < row["random@1"] < 3.0 and 0 <= row["coverage"] <= 1
 
 
-def test_rows_that_timed_the_host_are_left_out_on_request():
+def test_rows_that_timed_the_host_are_left_out():
     frame = decode_rows()
     frame.loc[frame["batch"] == 1, "std_us"] = 60.0
     frame.loc[3, "std_us"] = 60.0
-    summary, shapes = evaluate_kernels("attention_decode", frame, H200, only_shipped=True, steady=0.15)
+    summary, shapes = evaluate_kernels("attention_decode", frame, H200, only_shipped=True)
     assert shapes["batch"].tolist() == [32] and summary.iloc[0]["rows"] == 2
-    with pytest.raises(pm.InputError, match="std_us"):
-        evaluate_kernels("attention_decode", frame.drop(columns="std_us"), H200, only_shipped=True, steady=0.15)
+    for everything in ({"steady": math.inf}, {"frame": frame.drop(columns="std_us")}):
+        asked = {"frame": frame, **everything}
+        assert evaluate_kernels("attention_decode", gpu=H200, only_shipped=True, **asked)[0].iloc[0]["rows"] == 6
 
 
 def test_bad_questions_are_one_line():

@@ -13,6 +13,7 @@ from perfmodel.analytic import moe as law
 from perfmodel.kernels import fused_moe
 from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import constant_values, physics
+from perfmodel.tune import published_moe
 
 H200 = pm.gpu("h200_sxm")
 SIZES = {"tokens": 96, "hidden": 2048, "inter": 768, "num_experts": 64, "top_k": 6, "random": 1}
@@ -124,3 +125,20 @@ def test_latency_is_no_less_than_the_roofline_and_grows_with_the_problem() -> No
         assert np.all(terms(**{name: 2 * SIZES[name]}).latency_s >= base * 0.999), name
     faster = dataclasses.replace(H200, dram_bytes_per_s=2 * H200.dram_bytes_per_s)
     assert np.all(terms(faster).latency_s <= base * 1.0001)
+
+
+def test_a_shortlist_is_of_different_code_before_other_orders_of_tiles() -> None:
+    ranking = pm.rank(pm.MoE(64, 2048, 768, 128, 8), "a100")
+    rows = ranking.configs.take(np.array(ranking.shortlist(8))).rows()
+    codes = [tuple(r[name] for name in ("block_m", "block_n", "block_k", "num_warps", "num_stages")) for r in rows]
+    first = [tuple(r[name] for name in ("block_m", "block_n", "block_k", "num_warps", "num_stages")) for r in ranking.top(8)]
+    assert len(set(codes)) >= len(set(first)) and len(set(codes)) >= 6
+
+
+def test_published_configs_are_placed_in_the_ranking() -> None:
+    problems, configs = published_moe.near_best(every=60), published_moe.tuned(every=200)
+    assert len(problems) == 9 and problems["place"].dropna().between(1, 2500).all()
+    assert (problems["hit"] == (problems["place"] <= published_moe.FIRST)).all()
+    assert configs["place"].between(0, 1).all() and (configs["slower"].dropna() >= 0).all()
+    rows = published_moe.summary(problems, configs)
+    assert rows[-1]["table"] == "tuned" and sum(r["count"] for r in rows if r["table"] == "near-best") == 2 * len(problems)

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import constant_values
 from perfmodel.learn.baselines import BASELINES
 from perfmodel.learn.calibration import PRIOR_INTERVAL, Calibration, load_calibration, resolve, spec_model
-from perfmodel.learn.evaluate import KS, Sweep, evaluate_ranking, random_regret, read_sweeps, regret
+from perfmodel.learn.evaluate import KS, Sweep, evaluate_ranking, over_library, random_regret, read_sweeps, regret, steady_rows
 from perfmodel.learn.intervals import conformal_bounds, group_folds, out_of_fold
 from perfmodel.learn.model import TREE, FittedModel, find_model, read_model
 from perfmodel.learn.residual import Residual, fit_residual, load_residual, matrix
@@ -607,3 +608,18 @@ def test_every_data_file_has_a_sidecar_that_describes_it(path: Path) -> None:
     notice = (shipped("data") / "NOTICE.md").read_text(encoding="utf-8")
     names = {path.name, path.stem, f"{path.parent.name}/{path.name}", f"{path.parent.name}/{path.stem}"}
     assert any(f"`{name}`" in notice for name in names), f"{path.name} is not in data/NOTICE.md"
+
+
+def test_rows_whose_repetitions_disagree_are_left_out_and_shapes_of_them() -> None:
+    frame = pd.DataFrame({"m": [1, 1, 1, 2, 2, 2], "latency_us": [10.0] * 6, "std_us": [1.0, 1.5, 9.0, 9.0, 9.0, 1.0]})
+    assert list(steady_rows(frame, ["m"], 0.15).index) == [0, 1]
+    assert len(steady_rows(frame, ["m"], math.inf)) == 6 and len(steady_rows(frame.drop(columns="std_us"), ["m"])) == 6
+    assert list(steady_rows(frame.assign(std_us=math.nan), ["m"]).index) == list(range(6)), "not repeated is not unsteady"
+
+
+def test_best_over_library_is_of_the_shapes_that_have_both() -> None:
+    rows = [(128, "tma", 8.0, "ok"), (128, "pointer", 10.0, "ok"), (128, "cublas", 16.0, "ok"), (256, "tma", 3.0, "ok"),
+            (512, "tma", 1.0, "wrong_result"), (512, "cublas", 2.0, "ok")]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["m", "variant", "latency_us", "status"]).assign(n=64, k=64)
+    assert {name: list(ratio) for name, ratio in over_library("gemm", frame).items()} == {"cublas": [0.5]}
+    assert over_library("gemm", frame.drop(columns="variant")) == {}

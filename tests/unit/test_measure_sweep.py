@@ -16,6 +16,7 @@ from perfmodel.measure import sweep
 from perfmodel.measure.kernels import family
 from perfmodel.measure.rows import Appender, read
 from perfmodel.measure.runner import fact_index_key
+from perfmodel.measure.timing import Policy
 
 GEMM = family("gemm")
 PROBLEM = {"m": 16, "n": 4096, "k": 4096, "dtype": "bf16"}
@@ -42,7 +43,7 @@ def row_of(problem: dict[str, Any], conf: dict[str, Any], latency_us: float) -> 
     return {"kernel": "gemm", **problem, **dict.fromkeys(GEMM.config_keys), **conf, "status": "ok", "reason": "", "latency_us": latency_us}
 
 
-def fake_child(kernel: str, facts: dict[str, Any], work: list[sweep.Work], deadline: float, pipe: Connection) -> None:
+def fake_child(kernel: str, facts: dict[str, Any], work: list[sweep.Work], deadline: float, policy: Policy, pipe: Connection) -> None:
     """Crashes on block_n 64, falls silent on block_n 128, answers the rest."""
     for item in work:
         for name in item.baselines:
@@ -118,12 +119,14 @@ def test_half_written_last_row_is_dropped(tmp_path: Path) -> None:
     assert read(path) == [{"a": 1}, {"a": 3}]
 
 
-def child_without_a_device(kernel: str, facts: dict[str, Any], work: list[sweep.Work], deadline: float, pipe: Connection) -> None:
-    def start(*_: Any) -> Any:
+def child_without_a_device(
+    kernel: str, facts: dict[str, Any], work: list[sweep.Work], deadline: float, policy: Policy, pipe: Connection
+) -> None:
+    def start(*_: Any, **named: Any) -> Any:
         raise ImportError("libcuda.so.1 is too old")
 
     sweep.LiveRunner = start  # type: ignore[assignment,misc]
-    sweep._child(kernel, facts, work, deadline, pipe)
+    sweep._child(kernel, facts, work, deadline, policy, pipe)
 
 
 def test_a_runner_that_cannot_start_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,3 +135,30 @@ def test_a_runner_that_cannot_start_says_why(tmp_path: Path, capsys: pytest.Capt
     asked = sweep.Sweep("gemm", work, tmp_path, 60.0, 90, 1)
     assert sweep.supervise(asked, facts, child_main=child_without_a_device) == []
     assert "ended before its first kernel (crash: ImportError: libcuda.so.1 is too old)" in capsys.readouterr().err
+
+
+def test_a_policy_from_the_command_line() -> None:
+    assert sweep.read_policy(["hopeless=2", "reps_final=9"]) == Policy(hopeless=2.0, reps_final=9)
+    for wrong, said in (("hops=2", "field of the timing policy"), ("reps_final=many", "must be a number"), ("poor=-1", "above 0")):
+        with pytest.raises(InputError, match=said):
+            sweep.read_policy([wrong])
+
+
+def test_what_a_slow_start_left_out_is_measured_in_a_second_round() -> None:
+    class Slow:
+        """The first config of all takes a share of the time; the others none."""
+
+        def __init__(self) -> None:
+            self.first = True
+
+        def measure(self, problem: dict[str, Any], conf: dict[str, Any], *, best_us: float) -> dict[str, Any]:
+            if self.first:
+                time.sleep(0.3)
+            self.first = False
+            return row_of(problem, conf, 5.0)
+
+    work = [sweep.Work({**PROBLEM, "m": m}, tuple(CONFIGS)) for m in (16, 32, 64)]
+    sent: list[Any] = []
+    sweep.run_work(Slow(), work, time.monotonic() + 0.8, sent.append)  # type: ignore[arg-type]
+    measured = [m[1]["m"] for m in sent if m[0] == "row"]
+    assert sorted(measured) == sorted([16, 32, 64] * 4) and measured[:2] == [16, 32]

@@ -119,7 +119,8 @@ class Device:
 def meter_on(device: Device, flushes: int = 4) -> CudaMeter:
     meter = object.__new__(CudaMeter)
     meter._torch, meter._buffer, meter.late = device, device, 0
-    meter._flush_us, meter._flushes, meter._max_lead_us = device.flush_us, flushes, 3000.0
+    meter._flush_us, meter._max_lead_us = device.flush_us, 3000.0
+    meter._flushes = meter._least = flushes
     return meter
 
 
@@ -149,3 +150,13 @@ def test_a_hopeless_host_is_an_error() -> None:
     device = Device(lambda launch: 1e7)
     with pytest.raises(RuntimeError, match="overloaded"):
         meter_on(device).sample(device.run, 3)
+
+
+def test_a_lead_that_proved_long_enough_is_shortened_again() -> None:
+    device = Device(lambda launch: 500.0 if launch < 8 else 5.0)
+    meter = meter_on(device)
+    meter.sample(device.run, 3)
+    longest = meter._flushes
+    for _ in range(20):
+        meter.sample(device.run, 3)
+    assert longest > 4 and meter._flushes == 4

@@ -7,8 +7,10 @@ import warnings
 import pytest
 
 import perfmodel as pm
+from perfmodel.tune.autotuner import race
 
 triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
 from triton.runtime.autotuner import Autotuner  # noqa: E402
 
 TILES = [(m, n, k, w, s) for m in (16, 64, 128, 256) for n in (64, 128, 256) for k in (32, 64, 128) for w in (4, 8) for s in (3, 4)]
@@ -147,3 +149,83 @@ def test_splits_and_experts_are_read_too():
     few = {"a": tensor(), "N": 768, "K": 2048, "num_tokens": 8, "E": 64, "top_k": 6}
     kept = pruned(pm.prune(kernel="fused_moe", top_k=1, gpu="a100", sizes=names), few, tiles)
     assert [c.kwargs["BLOCK_SIZE_M"] for c in kept] == [16]
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch):
+    """A tuner at a launch on a GPU that is not there: (kernel, its Autotuner with the hook, the call's keyword arguments)."""
+    torch = pytest.importorskip("torch")
+    from triton.backends.compiler import GPUTarget
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    here = types.SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0, get_current_stream=lambda device: 0
+    )
+    monkeypatch.setattr(triton.runtime.driver, "_active", here)
+    given = [triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 32}, num_warps=4, num_stages=s)
+             for m in (16, 32, 64) for n in (32, 64) for s in (2, 3, 4, 5, 6, 7)]  # fmt: skip
+    kernel = triton.jit(product)
+    tuner = triton.autotune(configs=given, key=["M", "N", "K"], prune_configs_by=pm.prune(gpu="h200_sxm", top_k=4))(kernel)
+    a, b, c = (torch.zeros((64, 64), dtype=torch.bfloat16) for _ in range(3))
+    tuner.nargs = dict(zip(tuner.arg_names, (a, b, c, 64, 64, 64), strict=False))
+    return kernel, tuner, {"grid": (1,), "warmup": False}
+
+
+def raced(monkeypatch, kernel, answers):
+    """Stands in for Triton's benchmark: each config's time in turn, or the error it raises; what was compiled by then is recorded."""
+    compiled = []
+
+    def do_bench(run, warmup, rep, return_mode):
+        compiled.append(list(kernel.device_caches[0][0].values()))
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("triton.testing.do_bench", do_bench)
+    return compiled
+
+
+def test_kept_configs_are_compiled_before_any_is_raced_and_the_leaders_remain(launch, monkeypatch):
+    kernel, tuner, call = launch
+    there = [1.0, 0.99, RuntimeError("out of resources"), 0.98]
+    compiled = raced(monkeypatch, kernel, there + there[::-1])
+    kept = tuner.prune_configs(call)
+    assert len(compiled) == 8 and all(len(c) == 4 and all(k.asm["cubin"] for k in c) for c in compiled)
+    everyone = tuner.prune_configs({**call, "warmup": True})
+    assert len(everyone) == 4 and [str(c) for c in kept] == [str(everyone[3]), str(everyone[1])]
+
+
+def test_a_clear_winner_remains_alone_and_without_any_all_remain(launch, monkeypatch):
+    kernel, tuner, call = launch
+    raced(monkeypatch, kernel, [1.0, 1.2, 1.1, 1.3, 1.3, 1.1, 1.2, 1.0, *[RuntimeError("no")] * 8])
+    assert len(tuner.prune_configs(call)) == 1
+    assert len(tuner.prune_configs(call)) == 4
+
+
+@pytest.mark.parametrize(("name", "value"), [("cache_results", True), ("_do_bench", lambda run, quantiles: [1.0] * 3)])
+def test_no_race_where_the_tuner_has_rules_of_its_own(launch, monkeypatch, name, value):
+    kernel, tuner, call = launch
+    raced(monkeypatch, kernel, [])
+    setattr(tuner, name, value)
+    assert len(tuner.prune_configs(call)) == 4
+
+
+def test_a_race_launches_as_triton_does(launch, monkeypatch):
+    _, tuner, call = launch
+    said = []
+    tuner.pre_hook = lambda arguments: said.append(("pre", arguments["BLOCK_K"]))
+    tuner.post_hook = lambda arguments, exception: said.append(("post", exception))
+    tuner.fn = types.SimpleNamespace(run=lambda *args, **named: said.append(("run", len(args), named["warmup"])))
+    monkeypatch.setattr("triton.testing.do_bench", lambda run, **named: run() or 1.0)
+    assert len(race(tuner, tuner.configs[:3], call)) == 2
+    assert said == [("pre", 32), ("run", 6, False), ("post", None)] * 6
+
+
+def product(a, b, c, M, N, K, BLOCK_M: "tl.constexpr", BLOCK_N: "tl.constexpr", BLOCK_K: "tl.constexpr"):
+    rows, cols, inner = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, K, BLOCK_K):
+        left = tl.load(a + rows[:, None] * K + start + inner[None, :])
+        total = tl.dot(left, tl.load(b + (start + inner)[:, None] * N + cols[None, :]), total)
+    tl.store(c + rows[:, None] * N + cols[None, :], total.to(tl.bfloat16))

@@ -214,7 +214,7 @@ def test_an_unknown_gpu_gets_a_draft(monkeypatch: pytest.MonkeyPatch, _own_folde
     assert tune(OP, top_k=3, runner=replay()).source == "store"
 
 
-def fake_child(kernel: str, facts: Mapping[str, Any], work: list[sweep.Work], deadline: float, pipe: Connection) -> None:
+def fake_child(kernel: str, facts: Mapping[str, Any], work: list[sweep.Work], deadline: float, policy: Any, pipe: Connection) -> None:
     """Times by the shape of the tile; crashes on the first config of all."""
     for item in work:
         for name in item.baselines:

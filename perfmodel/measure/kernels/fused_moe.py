@@ -77,7 +77,8 @@ def _torch_dtype(dtype: str) -> Any:
 
 
 def make_inputs(problem: Problem, device: str, seed: int) -> dict[str, Any]:
-    """x (tokens, hidden), up (experts, 2 inter, hidden), down (experts, hidden, inter), and each token's experts and weights.
+    """x (tokens, hidden), up (experts, 2 inter, hidden), down (experts, hidden, inter), each token's experts and weights, and what
+    `prepare` has sorted so far, by block_m.
 
     A token's experts are top_k different ones, all sets equally likely with `random`, else dealt out in turn; its weights are the softmax
     of normal scores.
@@ -103,6 +104,7 @@ def make_inputs(problem: Problem, device: str, seed: int) -> dict[str, Any]:
         "down": tensor(experts, hidden, inter, scale=inter**-0.5),
         "chosen": chosen,
         "weights": weights,
+        "routed": {},
     }
 
 
@@ -167,7 +169,10 @@ def prepare(inputs: Mapping[str, Any], config: Config) -> Prepared:
     if reason:
         raise InputError(f"config cannot run this layer: {reason}")
     bm, bn, group = (int(config[k]) for k in ("block_m", "block_n", "group_m"))
-    rows, tile_expert, used, slots = sort_rows(chosen, experts, bm)
+    routed = inputs["routed"]
+    if bm not in routed:  # the same for every config of this block_m
+        routed[bm] = sort_rows(chosen, experts, bm)
+    rows, tile_expert, used, slots = routed[bm]
     pairs = tokens * choices
     both = torch.empty((pairs, 2 * inter), device=x.device, dtype=x.dtype)
     middle = torch.empty((pairs, inter), device=x.device, dtype=x.dtype)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from perfmodel.errors import InputError
@@ -56,4 +58,22 @@ def _folders(kind: str, environment: tuple[str | None, ...]) -> tuple[Path, Path
 
 def layers(kind: str) -> list[Path]:
     """The folders of `kind` that there are, the user's first."""
-    return [path for path in folders(kind) if path.is_dir()]
+    return [path for path, _ in stamped_layers(kind)]
+
+
+def stamped_layers(kind: str) -> tuple[tuple[Path, int], ...]:
+    """The folders of `kind` that there are, the user's first, stamped."""
+    return stamped(folders(kind))
+
+
+def stamped(paths: Iterable[Path]) -> tuple[tuple[Path, int], ...]:
+    """Those paths that are folders, each with the time (ns) at which a file was last added to it or taken away."""
+    found = []
+    for path in paths:
+        try:
+            state = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(state.st_mode):
+            found.append((path, state.st_mtime_ns))
+    return tuple(found)

@@ -13,8 +13,9 @@ BAR = 40  # characters of the longest bar
 class Explanation:
     """What binds a prediction, what would change it, and what it rests on.
 
-    `terms`: rows of term, alone_us (what that resource alone would take) and share (of the latency); terms overlap, so shares may add to
-    more than 1. `changes`: rows of change (one fact of the GPU made a tenth better) and faster (share of the latency saved).
+    `terms`: rows of term, alone_us (what that resource alone would take, by the law) and share (of `law_us`, the law's latency); terms
+    overlap, so shares may add to more than 1. The answer is law_us times `learnt`, what measured rows make of it. `changes`: rows of
+    change (one fact of the GPU made a tenth better) and faster (share of the latency saved).
     `basis`: sentences; `references`: rows of title and where.
     """
 
@@ -24,16 +25,19 @@ class Explanation:
     changes: Sequence[Mapping[str, Any]]
     basis: Sequence[str]
     references: Sequence[Mapping[str, str]]
+    law_us: float
+    learnt: float
 
     def as_dict(self) -> dict[str, Any]:
         """Plain lists and mappings, for JSON."""
         lists = {name: [dict(row) for row in getattr(self, name)] for name in ("terms", "changes", "references")}
-        return {"title": self.title, "verdict": self.verdict, **lists, "basis": list(self.basis)}
+        law = {"law_us": self.law_us, "learnt": self.learnt}
+        return {"title": self.title, "verdict": self.verdict, **law, **lists, "basis": list(self.basis)}
 
     def __str__(self) -> str:
         longest = max((float(row["alone_us"]) for row in self.terms), default=0.0) or 1.0
         width = max((len(str(row["term"])) for row in self.terms), default=0)
-        lines = [self.title, self.verdict, "", "what each resource alone would take:"]
+        lines = [self.title, self.verdict, "", f"what each resource alone would take, of {self.law_us:.4g} us by the law:"]
         for row in self.terms:
             us = float(row["alone_us"])
             bar = "#" * max(round(BAR * us / longest), 1 if us > 0 else 0)

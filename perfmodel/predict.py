@@ -103,7 +103,7 @@ def predict(
 ) -> Prediction:
     """Predict one operator on one GPU: a library kernel of `stack`, or with `config` one Triton config of the operator's kernel.
 
-    Raises InputError for an unknown GPU, an impossible config, or a dtype the GPU has no tensor cores for.
+    Raises InputError for an unknown GPU, an impossible config, a config together with a stack, or a dtype the GPU has no tensor cores for.
     """
     check_operator(op)
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
@@ -111,6 +111,8 @@ def predict(
         from perfmodel.predict_operators import predict_one
 
         return predict_one(op, spec, stack=stack, calibration=calibration)
+    if stack is not None:
+        raise InputError(f"stack {stack!r} and config (--stack, --config): a Triton config is no library's kernel, so give one of the two")
     name = family_for(op)
     family = kernel_family(name)
     spec.tensor_rate(family.rate_of(op.dtype))

@@ -41,8 +41,9 @@ def explanation(
 ) -> Explanation:
     """Explain `found`. `latency_of(gpu)` is the law's latency on a changed GPU (any unit); `card` is the model's; `named`: stack given."""
     total = found.latency_us
+    law_us = float(found.detail.get("law_us", total))
     terms: list[dict[str, Any]] = [
-        {"term": t, "alone_us": us, "share": us / total} for t, us in sorted(found.terms.items(), key=lambda item: -item[1]) if us > 0
+        {"term": t, "alone_us": us, "share": us / law_us} for t, us in sorted(found.terms.items(), key=lambda item: -item[1]) if us > 0
     ]
     now = latency_of(gpu)
     saved = {name: 1.0 - latency_of(better(gpu, fields, BETTER)) / now for name, fields in FACTS.items()}
@@ -59,6 +60,8 @@ def explanation(
         changes=changes,
         basis=_basis(found, card, gpu, named),
         references=[{"title": r.title, "where": r.where} for r in references_of(law)],
+        law_us=law_us,
+        learnt=total / law_us,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +48,13 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     columns = read_operator(kind, op, stack)
     what, _, model, share = next(_answering(gpu, kind, columns, calibration))
     found = _predicted(gpu, what, columns, model, share)
+    terms = {name: float(value[0]) * US_PER_S for name, value in found.terms.seconds.items()}
     return Prediction(
         latency_us=float(found.latency_us[0]),
         low_us=float(found.low_us[0]),
         high_us=float(found.high_us[0]),
-        bound=str(found.terms.bound()[0]),
-        terms={name: float(value[0]) * US_PER_S for name, value in found.terms.seconds.items()},
+        bound=max(terms, key=terms.__getitem__),
+        terms=terms,
         tier=found.model.tier,
         in_domain=bool(found.in_domain[0]),
         model_id=found.model.model_id,
@@ -97,7 +98,7 @@ def predict_frame(
     columns = {} if kind == "collective" else read_frame(kind, frame)
     length = len(frame)
     numbers = {name: np.empty(length) for name in ("latency_us", "low_us", "high_us")}
-    bound, tier, inside = np.empty(length, dtype=object), np.empty(length, dtype=object), np.zeros(length, dtype=bool)
+    bound, tier, inside = Labels(length), Labels(length), np.zeros(length, dtype=bool)
     for spec, rows in _by_gpu(frame, gpu):
         if kind == "collective":
             at = slice(None) if rows is None else rows
@@ -107,7 +108,9 @@ def predict_frame(
             answer, fitted, found_us = predict_rows(spec, own_columns, stacks, calibration)
             for name, values in found_us.items():
                 numbers[name][at] = values
-            bound[at], tier[at], inside[at] = answer.bound(), fitted.tier, answer.in_domain
+            bound.put(at, list(answer.seconds), answer.largest())
+            tier.put(at, [fitted.tier], 0)
+            inside[at] = answer.in_domain
             continue
         own = take(columns, rows) if rows is not None else columns
         for what, piece, model, share in _answering(spec, kind, own, calibration):
@@ -117,7 +120,8 @@ def predict_frame(
                 found = _predicted(spec, what, take(part, slice(start, start + CHUNK)), model, share)
                 at = _positions(rows, piece, start, min(start + CHUNK, size))
                 _store(found, at, numbers, bound, tier, inside)
-    return pd.DataFrame({**numbers, "bound": bound, "tier": tier, "in_domain": inside}, index=frame.index)
+    columns_of = {**numbers, "bound": bound.column(), "tier": tier.column(), "in_domain": inside}
+    return pd.DataFrame(columns_of, index=frame.index)
 
 
 def _answering(
@@ -152,12 +156,38 @@ def _predicted(
     return dataclasses.replace(own, latency_us=base.latency_us * moved, low_us=base.low_us * moved, high_us=base.high_us * moved)
 
 
-def _store(found: OperatorPredictions, at: Any, numbers: Mapping[str, npt.NDArray[np.float64]], bound: Any, tier: Any, inside: Any) -> None:
+class Labels:
+    """A column of a few names, kept as codes until it is whole."""
+
+    def __init__(self, length: int) -> None:
+        self.codes = np.zeros(length, dtype=np.int16)
+        self.names: dict[str, int] = {}
+
+    def put(self, at: Any, names: Sequence[str], codes: npt.NDArray[np.integer[Any]] | int) -> None:
+        """Rows `at` have names[codes]."""
+        places = np.array([self.names.setdefault(name, len(self.names)) for name in names], dtype=np.int16)
+        self.codes[at] = places[codes]
+
+    def column(self) -> Any:
+        """The names, in pandas' own type for text."""
+        import pandas as pd
+
+        return pd.Index(list(self.names), dtype=None if self.names else object).take(self.codes)
+
+
+def _store(
+    found: OperatorPredictions,
+    at: Any,
+    numbers: Mapping[str, npt.NDArray[np.float64]],
+    bound: Labels,
+    tier: Labels,
+    inside: npt.NDArray[np.bool_],
+) -> None:
     numbers["latency_us"][at] = found.latency_us
     numbers["low_us"][at] = found.low_us
     numbers["high_us"][at] = found.high_us
-    bound[at] = found.terms.bound()
-    tier[at] = found.model.tier
+    bound.put(at, list(found.terms.seconds), found.terms.largest())
+    tier.put(at, [found.model.tier], 0)
     inside[at] = found.in_domain
 
 

@@ -37,6 +37,7 @@ _OF_LAW: Mapping[str, tuple[str, ...]] = {
     "library_attention_decode": ("flash_decoding", "fa2", "fa3", "trtllm", "l2", "conformal"),
     "library_moe": ("fused_moe", "matmul", "hopper", "l2", "power", "conformal"),
     "library_mla": ("mla", "fa2", "l2", "conformal"),
+    "library_mla_decode": ("mla", "fa2", "l2", "conformal"),
     "library_memory": ("cuda", "l2", "conformal"),
     "gemm": ("matmul", "occupancy", "hopper", "conformal"),
     "collective": ("nccl",),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
+
+from perfmodel import elementwise as np
 
 Floats = npt.NDArray[np.float64]
 
 
-def overlap(power: float, *seconds: Any) -> Any:
+def overlap(power: Any, *seconds: Any) -> Any:
     """Time of resources that overlap imperfectly: (sum t^p)^(1/p), p = `power`.
 
     p = 1 is no overlap, p = infinity the roofline. Units follow the terms (seconds). Source: a choice of form, as in Origami's

@@ -69,14 +69,19 @@ def point_id(point: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={point[key]}" for key in KEYS if point.get(key) is not None)
 
 
+def check_budget(budget_s: float) -> None:
+    """Raise InputError for a budget outside 10 to 3600 s."""
+    if not LEAST_BUDGET_S <= budget_s <= MOST_BUDGET_S:
+        raise InputError(f"budget must be {LEAST_BUDGET_S:.0f} to {MOST_BUDGET_S:.0f} seconds, got {budget_s:g}")
+
+
 def make_plan(gpu: GpuSpec, *, budget_s: float = 120.0, seed: int = 0, recipe: Mapping[str, Any] | None = None) -> Plan:
     """Choose the points of a run. Deterministic for the same GPU, budget, seed, recipe and models.
 
     Ceilings come first; then the parts share what is left by use x width of the prior's interval, and run side by side, so that a run cut
     short has some of each. Raises InputError for a budget outside 10 to 3600 s.
     """
-    if not LEAST_BUDGET_S <= budget_s <= MOST_BUDGET_S:
-        raise InputError(f"budget must be {LEAST_BUDGET_S:.0f} to {MOST_BUDGET_S:.0f} seconds, got {budget_s:g}")
+    check_budget(budget_s)
     recipe = recipe or read_recipe()
     found = ceilings_of(gpu) if "ceilings" in recipe else []
     ceilings: list[Point] = [{"what": "ceiling", "name": c.name, "cost_s": c.cost_s} for c in found]

@@ -53,9 +53,14 @@ def run(
     output.check_format(json_, csv_)
     if from_gpu or to_gpu:
         _transfer(from_gpu, to_gpu, json_, csv_)
-    elif stored:
+        return
+    if stored:
         _fit_stored(stored, gpu, out, json_, csv_)
-    elif dry_run:
+        return
+    from perfmodel.calibrate.plan import check_budget
+
+    check_budget(budget)  # before a GPU is looked for
+    if dry_run:
         _plan(find_gpu(gpu) if gpu else _known(probe_device()), budget, seed, json_, csv_)
     else:
         _measure(gpu, devices, ray, budget, seed, fresh, folder, out, fit, json_, csv_)
@@ -75,7 +80,7 @@ def report(
     folders = [folder.expanduser()] if folder else [layer / find_gpu(str(gpu)).name for layer in layers("calibration")]
     path = next((f / SUMMARY for f in folders if (f / SUMMARY).is_file()), None)
     if path is None:
-        raise NoAnswerError(f"no {SUMMARY} in {' or '.join(map(str, folders))}: run perfmodel calibrate first")
+        raise NoAnswerError(_no_report(gpu, folders))
     try:
         summary = json.loads(options.read_text(path))
         with Progress("drawing"):
@@ -84,6 +89,20 @@ def report(
         raise InputError(f"{path} is no report of this version, perhaps half-written ({error!r}): calibrate again") from None
     rows = [{"file": str(p), "bytes": p.stat().st_size} for p in written]
     _print(rows, json_, csv_)
+
+
+def _no_report(gpu: str | None, folders: Sequence[Path]) -> str:
+    """Why there is no report, and who has one."""
+    if gpu is None:
+        return f"no {SUMMARY} in {folders[0]}: only a run of perfmodel calibrate writes one"
+    name = find_gpu(gpu).name
+    reported = sorted({path.parent.name for layer in layers("calibration") for path in layer.glob(f"*/{SUMMARY}")})
+    fitted = any(f.is_dir() for f in folders)
+    why = "its models were fitted to tables of rows, not to a run of perfmodel calibrate" if fitted else "nothing was measured on it"
+    return (
+        f"{name} has no calibration report: {why}; perfmodel calibrate on that GPU writes one; there are reports of "
+        f"{', '.join(reported) or 'no GPU'}; perfmodel evaluate operators --gpu {name} scores what is there"
+    )
 
 
 def write_report(summary: Mapping[str, Any], folder: Path) -> list[Path]:

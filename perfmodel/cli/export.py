@@ -19,7 +19,9 @@ from perfmodel.tune.tuned_files import TOKENS, TunedFile, read
 app = options.verb("Write tuned configs as vLLM, SGLang and Inductor load them.")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to; vLLM reads the one in VLLM_TUNED_CONFIG_FOLDER.")]
-Tokens = Annotated[str, typer.Option("--tokens", metavar="1,2,4", help="Token counts (default: those of the files that vLLM ships).")]
+Tokens = Annotated[
+    str | None, typer.Option("--tokens", metavar="1,2,4", help="Token counts (default: those of the files that vLLM ships).")
+]
 Block = Annotated[str | None, typer.Option("--block-shape", metavar="128,128", help="Blocks of weights that share a scale.")]
 
 
@@ -35,7 +37,7 @@ def vllm_moe(
     experts_per_token: Annotated[str | None, typer.Option("--experts-per-token", help="Without --model: experts a token goes to.")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="fp8_w8a8, int8_w8a8, or none for 16 bit; else the model's.")] = None,
     block_shape: Block = None,
-    tokens: Tokens = "",
+    tokens: Tokens = None,
     style: Annotated[str, typer.Option("--style", help="vllm or sglang.")] = "vllm",
     triton_version: Annotated[str, typer.Option("--triton-version", help="SGLang's folder, or noted in vLLM's file.")] = "",
     calibration: options.Calibration = "auto",
@@ -73,7 +75,7 @@ def fp8_gemm(
     n: options.N,
     k: options.K,
     block_shape: Block = "128,128",
-    tokens: Tokens = "",
+    tokens: Tokens = None,
     style: Annotated[str, typer.Option("--style", help="vllm or sglang.")] = "vllm",
     calibration: options.Calibration = "auto",
     out: Out = Path(),
@@ -152,8 +154,8 @@ def _experts(model: Path | None, sizes: dict[str, str | None]) -> Experts:
     return Experts(hidden, inter, num_experts, top_k)
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(options.count("tokens", part.strip()) for part in text.split(",")) if text.strip() else TOKENS
+def _counts(text: str | None) -> tuple[int, ...]:
+    return TOKENS if text is None else tuple(options.count("--tokens", part.strip()) for part in text.split(","))
 
 
 def _finish(file: TunedFile, out: Path, *, json_: bool, csv_: bool) -> None:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -57,9 +59,7 @@ def run(arguments: list[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"perfmodel: {' '.join(str(message).split())}", file=sys.stderr)
-            code = _dispatch(arguments)
-        sys.stdout.flush()
-        return code
+            return _dispatch_whole(arguments)
     except PerfModelError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -76,6 +76,19 @@ def run(arguments: list[str]) -> int:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # a compiled module that was being loaded wraps it
             return _fail("interrupted", 130)
         raise
+
+
+def _dispatch_whole(arguments: list[str]) -> int:
+    """Run one command; into a pipe or file its output goes at once, so that a reader who takes the first line of a few meets no error."""
+    if sys.stdout.isatty():
+        return _dispatch(arguments)
+    held = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(held):
+            return _dispatch(arguments)
+    finally:
+        sys.stdout.write(held.getvalue())
+        sys.stdout.flush()
 
 
 def _drop_output() -> None:

@@ -65,14 +65,12 @@ def import_(
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:
-    """Add the runs of exports; those already there are skipped. A bad file adds nothing."""
+    """Add the runs of exports; those already there are skipped. With a bad file among them nothing is added."""
     output.check_format(json_, csv_)
-    rows = []
-    exports = [(path, read_export(path)) for path in paths]
+    exports = [(str(path), read_export(path)) for path in paths]
     with Store(store) as book:
-        for path, data in exports:
-            new, known = book.import_rows(data, str(path))
-            rows.append({"file": str(path), "new": new, "already_there": known})
+        counts = book.import_all(exports)
+    rows = [{"file": path, "new": new, "already_there": known} for (path, _), (new, known) in zip(exports, counts, strict=True)]
     _report(rows, "; ".join(f"{r['file']}: {r['new']} new runs, {r['already_there']} already there" for r in rows), json_, csv_)
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from perfmodel._resources import layers
+from perfmodel._resources import layers, stamped
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw.registry import normalise
 from perfmodel.hw.schema import UNITS
@@ -105,7 +105,17 @@ def _default(gpu: GpuSpec, files: Mapping[str, Path]) -> NodeSpec:
 
 
 def _files() -> dict[str, Path]:
-    return {p.stem: p for folder in reversed(layers("hwdb")) for p in sorted((folder / "nodes").glob("*.toml"))}
+    return _listing(stamped(_nodes_of(folder) for folder in reversed(layers("hwdb"))))
+
+
+@lru_cache(maxsize=64)
+def _nodes_of(folder: Path) -> Path:
+    return folder / "nodes"
+
+
+@lru_cache(maxsize=16)
+def _listing(folders: tuple[tuple[Path, int], ...]) -> dict[str, Path]:
+    return {p.stem: p for folder, _ in folders for p in sorted(folder.glob("*.toml"))}
 
 
 @lru_cache(maxsize=64)

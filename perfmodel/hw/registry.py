@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from functools import lru_cache
 from pathlib import Path
 
-from perfmodel._resources import layers
+from perfmodel._resources import stamped_layers
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw.schema import Sheet, build, read_sheet
 from perfmodel.hw.spec import GpuSpec
@@ -14,6 +16,7 @@ from perfmodel.hw.spec import GpuSpec
 _BRANDS = re.compile(r"^(nvidia|tesla|geforce)+")
 _ARCH = re.compile(r"sm_\d{2,3}")
 Stamp = tuple[int, int]
+Layers = tuple[tuple[Path, int], ...]
 
 
 def gpus() -> list[str]:
@@ -31,42 +34,72 @@ def gpu(name: str | GpuSpec) -> GpuSpec:
         return name
     if not isinstance(name, str):
         raise InputError(f"a GPU is a name or a GpuSpec, not {type(name).__name__} {name!r}")
-    known = files()
-    wanted = normalise(name)
-    path = {normalise(stem): path for stem, path in known.items()}.get(wanted)
-    if path is None:
-        index, broken = aliases()
-        if wanted not in index:
-            raise broken[0] if broken else unknown_name("GPU", name, known)
-        path = known[index[wanted]]
-    return load(path)
+    wanted, layered = normalise(name), stamped_layers("hwdb")
+    path = _canonical(layered).get(wanted)
+    if path is not None:
+        return _load(path, layered)
+    own = tuple(_state(path) for path in _files(layered[:-1]).values())
+    spec = _load(_aliased(name, layered, own), layered)
+    if wanted not in map(normalise, (spec.full_name, *spec.aliases)):  # its file was edited in the meantime
+        _aliased.cache_clear()
+        spec = _load(_aliased(name, layered, own), layered)
+    return spec
 
 
 def files() -> dict[str, Path]:
     """Canonical name -> file; a user's file replaces the shipped one of the same name."""
-    return _files(tuple((folder, folder.stat().st_mtime_ns) for folder in reversed(layers("hwdb"))))
+    return _files(stamped_layers("hwdb"))
+
+
+@lru_cache(maxsize=16)
+def _files(layered: Layers) -> dict[str, Path]:
+    """Listing of folders, again only when one of them has changed."""
+    return {path.stem: path for folder, _ in reversed(layered) for path in sorted(folder.glob("*.toml"))}
 
 
 @lru_cache(maxsize=8)
-def _files(folders: tuple[tuple[Path, int], ...]) -> dict[str, Path]:
-    """Listing of folders, again only when one of them has changed."""
-    return {path.stem: path for folder, _ in folders for path in sorted(folder.glob("*.toml"))}
+def _canonical(layered: Layers) -> dict[str, Path]:
+    return {normalise(stem): path for stem, path in _files(layered).items()}
+
+
+@lru_cache(maxsize=256)
+def _aliased(name: str, layered: Layers, own: tuple[Stamp | None, ...]) -> Path:
+    """File of the GPU with that alias, remembered while the folders and the user's own files (`own`) are as they were."""
+    index, broken = aliases()
+    wanted = normalise(name)
+    if wanted not in index:
+        raise broken[0] if broken else unknown_name("GPU", name, files())
+    return files()[index[wanted]]
 
 
 def load(path: Path) -> GpuSpec:
     """The GPU of one file, from memory while neither it nor its architecture's file has changed."""
-    arch = arch_file(_sheet(path, _stamp(path)).text["arch"], path)
-    return _spec(path, _stamp(path), arch, _stamp(arch))
+    return _load(path, stamped_layers("hwdb"))
+
+
+def _load(path: Path, layered: Layers) -> GpuSpec:
+    stamp = _stamp(path)
+    return _spec(path, stamp, *_arch(_sheet(path, stamp).text["arch"], path, layered))
 
 
 def arch_file(arch: str, wanted_by: Path | str) -> Path:
     """File of the facts common to a compute capability ("sm_90")."""
-    candidates = [folder / "arch" / f"{arch}.toml" for folder in layers("hwdb")]
-    for path in candidates:
-        if _ARCH.fullmatch(arch) and path.is_file():
-            return path
+    return _arch(arch, wanted_by, stamped_layers("hwdb"))[0]
+
+
+def _arch(arch: str, wanted_by: Path | str, layered: Layers) -> tuple[Path, Stamp]:
+    candidates = _arch_candidates(arch, layered)
+    for path in candidates if _ARCH.fullmatch(arch) else ():
+        stamp = _state(path)
+        if stamp is not None:
+            return path, stamp
     known = sorted({p.stem for c in candidates for p in c.parent.glob("*.toml")})
     raise InputError(f"{wanted_by}: unknown arch {arch!r}: use one of {', '.join(known)} or add hwdb/arch/{arch}.toml")
+
+
+@lru_cache(maxsize=64)
+def _arch_candidates(arch: str, layered: Layers) -> list[Path]:
+    return [folder / "arch" / f"{arch}.toml" for folder, _ in layered]
 
 
 def arch_sheet(arch: str, wanted_by: Path | str) -> Sheet:
@@ -97,10 +130,19 @@ def normalise(name: str) -> str:
 
 def _stamp(path: Path) -> Stamp:
     try:
-        stat = path.stat()
+        state = os.stat(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): make it readable or delete it") from error
-    return stat.st_mtime_ns, stat.st_size
+    return state.st_mtime_ns, state.st_size
+
+
+def _state(path: Path) -> Stamp | None:
+    """Stamp of a plain file; None where there is none."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return (state.st_mtime_ns, state.st_size) if stat.S_ISREG(state.st_mode) else None
 
 
 @lru_cache(maxsize=512)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -49,8 +50,7 @@ class GpuSpec:
     @property
     def capability(self) -> tuple[int, int]:
         """Compute capability, e.g. (9, 0)."""
-        digits = self.arch.removeprefix("sm_")
-        return int(digits[:-1]), int(digits[-1])
+        return _capability(self.arch)
 
     def tensor_rate(self, rate: str) -> float:
         """Dense tensor-core flop/s for a rate name; raises InputError where this GPU has none."""
@@ -60,3 +60,9 @@ class GpuSpec:
             have = ", ".join(sorted(self.tensor_flops))
             raise InputError(f"{self.name} has no {rate} tensor cores: it has {have}")
         return self.tensor_flops[rate]
+
+
+@functools.lru_cache(maxsize=64)
+def _capability(arch: str) -> tuple[int, int]:
+    digits = arch.removeprefix("sm_")
+    return int(digits[:-1]), int(digits[-1])

@@ -73,5 +73,7 @@ def resolve(gpu: GpuSpec, what: str, calibration: str | Path | Calibration | Non
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
-        raise InputError(f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration='auto' or None")
+        raise InputError(
+            f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
+        )
     return calibration.models.get(what) or spec_model(gpu, what)

@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,11 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Nodes of all trees in one array; `roots` are their first nodes, leaves point at themselves."""
+    """Nodes of all trees in one array; `roots` are their first nodes. Siblings stand side by side, leaves point at themselves."""
 
     feature: npt.NDArray[np.intp]
     threshold: npt.NDArray[np.float32]
     left: npt.NDArray[np.intp]
-    right: npt.NDArray[np.intp]
     value: npt.NDArray[np.float32]
     roots: npt.NDArray[np.intp]
     depth: int
@@ -30,31 +30,32 @@ class Flat:
 
 @functools.lru_cache(maxsize=64)
 def flatten(model: Residual) -> Flat:
-    """Nodes of a fitted tree."""
+    """Nodes of a fitted tree, level by level: all roots, then the children of all of them, and so on."""
     trees = json.loads(bytes(model.booster.save_raw("json")))["learner"]["gradient_booster"]["model"]["trees"]
-    feature, threshold, left, right, value, roots, depth = [], [], [], [], [], [], 0
-    start = 0
-    for tree in trees:
-        go_left, go_right = np.array(tree["left_children"]), np.array(tree["right_children"])
-        count = len(go_left)
-        leaf = go_left < 0
-        own = np.arange(count)
-        roots.append(start)
-        feature.append(np.where(leaf, 0, np.array(tree["split_indices"])))
-        threshold.append(np.where(leaf, np.float32(np.inf), np.array(tree["split_conditions"], dtype=np.float32)))
-        value.append(np.where(leaf, np.array(tree["split_conditions"], dtype=np.float32), np.float32(0)))
-        left.append(np.where(leaf, own, go_left) + start)
-        right.append(np.where(leaf, own, go_right) + start)
-        level = np.zeros(count, dtype=int)
-        for node in range(count):
-            if not leaf[node]:
-                level[go_left[node]] = level[go_right[node]] = level[node] + 1
-        depth = max(depth, int(level.max(initial=0)))
-        start += count
-    parts = [np.concatenate(part) for part in (feature, threshold, left, right, value)]
-    whole = [part.astype(np.intp) for part in (parts[0], parts[2], parts[3])]
+    start = np.cumsum([0, *(len(tree["left_children"]) for tree in trees)])
+
+    def joined(name: str, kind: type) -> npt.NDArray[Any]:
+        return np.concatenate([np.array(tree[name], dtype=kind) for tree in trees])
+
+    owner = np.repeat(start[:-1], np.diff(start))
+    go_left, go_right = joined("left_children", np.intp), joined("right_children", np.intp)
+    split, condition = joined("split_indices", np.intp), joined("split_conditions", np.float32)
+    levels = [start[:-1]]
+    while len(levels[-1]):
+        inner = levels[-1][go_left[levels[-1]] >= 0]
+        levels.append((np.stack([go_left[inner], go_right[inner]], axis=1) + owner[inner, None]).ravel())
+    order = np.concatenate(levels)
+    place = np.empty(len(split), dtype=np.intp)
+    place[order] = np.arange(len(order))
+    leaf = go_left[order] < 0
+    left = np.where(leaf, np.arange(len(order)), place[np.where(leaf, order, go_left[order] + owner[order])])
     return Flat(
-        whole[0], parts[1].astype(np.float32), whole[1], whole[2], parts[4].astype(np.float32), np.array(roots, dtype=np.intp), depth
+        feature=np.where(leaf, 0, split[order]),
+        threshold=np.where(leaf, np.float32(np.inf), condition[order]),
+        left=left,
+        value=np.where(leaf, condition[order], np.float32(0)),
+        roots=np.arange(len(trees), dtype=np.intp),
+        depth=len(levels) - 2,
     )
 
 
@@ -64,5 +65,5 @@ def log_ratio_of_one(model: Residual, features: Mapping[str, Floats]) -> float:
     row = np.array([features[name][0] for name in model.names], dtype=np.float32)
     node = flat.roots
     for _ in range(flat.depth):
-        node = np.where(row[flat.feature[node]] < flat.threshold[node], flat.left[node], flat.right[node])
-    return float(flat.value[node].sum(dtype=np.float64))
+        node = flat.left.take(node) + (row.take(flat.feature.take(node)) >= flat.threshold.take(node))
+    return float(flat.value.take(node).sum(dtype=np.float64))

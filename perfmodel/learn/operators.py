@@ -20,7 +20,7 @@ from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.flat import log_ratio_of_one
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual, feature
-from perfmodel.learn.transfer import tree_share, visible
+from perfmodel.learn.transfer import path_margin, tree_share, visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.units import US_PER_S
@@ -56,7 +56,9 @@ def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibratio
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
-        raise InputError(f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration='auto' or None")
+        raise InputError(
+            f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
+        )
     return calibration.models.get(what) or _spec_model(gpu.name, what)
 
 
@@ -79,8 +81,20 @@ def _constants(law: str, overrides: tuple[tuple[str, float], ...]) -> dict[str, 
 def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
     """The law of `what` over columns, with a model's constants on top of the spec-tier ones."""
     model = MODELS[what]
+    values = _constants(model.law, tuple(sorted(constants.items())))
     with np.errstate(divide="ignore"):
-        return model.terms(gpu, columns, _constants(model.law, tuple(sorted(constants.items()))))
+        if not model.numbers or len(columns["dtype"]) != 1:
+            return model.terms(gpu, columns, values)
+        return _row(model.terms(gpu, {name: column[0] for name, column in columns.items()}, values))
+
+
+def _row(terms: OperatorTerms) -> OperatorTerms:
+    """Terms of single numbers as columns of length 1."""
+    cells = np.array([terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()], dtype=np.float64)
+    columns = [cells[i : i + 1] for i in range(len(cells))]
+    split = 2 + len(terms.seconds)
+    seconds, features = zip(terms.seconds, columns[2:split], strict=True), zip(terms.features, columns[split:], strict=True)
+    return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1])
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
@@ -188,7 +202,9 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
     """The six half-widths that hold for this architecture."""
     widths = card.get("half_widths", {})
     found = widths.get(KNOWN_ARCH_GROUP if arch in card.get("archs", ()) else NEW_ARCH_GROUP) or widths.get(NEW_ARCH_GROUP)
-    return np.asarray(found, dtype=np.float64) if found else np.full(6, max(-fallback[0], fallback[1]))
+    if not found:
+        return np.full(6, max(-fallback[0], fallback[1]))
+    return path_margin(card, arch) * np.asarray(found, dtype=np.float64)
 
 
 def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from perfmodel.hw.spec import GpuSpec
@@ -40,9 +41,15 @@ def cache(gpu: GpuSpec, constants: Mapping[str, float]) -> tuple[float, float]:
     return gpu.l2_bytes * constants["usable_cache"], constants["cache_sharpness"]
 
 
-def dram_efficiency(gpu: GpuSpec, constants: Mapping[str, float]) -> float:
-    """Share of the datasheet's DRAM rate that long streams reach; GDDR6 boards (sm_86, sm_89) keep their ECC bits in the same memory.
+def inline_ecc(gpu: GpuSpec) -> bool:
+    """Whether ECC bits are kept in the memory itself: on GDDR6 boards (sm_86, sm_89) that run with ECC, which then offer 1/16 less of it.
 
-    Source: NVIDIA, GPU memory with ECC: GDDR6 boards lose 1/16 of memory and the bandwidth to read it; HBM and GDDR7 have sideband bits.
+    Source: NVIDIA, GPU memory with ECC: 46068 MiB of 48 GiB on L40S, L20 and A40 as shipped, 49140 on RTX 6000 Ada with ECC off.
     """
-    return constants["dram_efficiency"] * (constants["inline_ecc_share"] if gpu.capability in ((8, 6), (8, 9)) else 1.0)
+    gib = gpu.dram_bytes / 2**30
+    return gpu.capability in ((8, 6), (8, 9)) and gib < math.ceil(gib / 8.0) * 8.0 * 31.0 / 32.0
+
+
+def dram_efficiency(gpu: GpuSpec, constants: Mapping[str, float]) -> float:
+    """Share of the datasheet's DRAM rate that long streams reach, ECC bits in line among them; HBM and GDDR7 have sideband bits."""
+    return constants["dram_efficiency"] * (constants["inline_ecc_share"] if inline_ecc(gpu) else 1.0)

@@ -3,72 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-import numpy as np
 import numpy.typing as npt
 
+from perfmodel import elementwise as np
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
 from perfmodel.library.attention_paths import PATH, PATHS
+from perfmodel.library.attention_splits import XQA_GROUP, plan, xqa_hopper
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
-from perfmodel.library.names import KERNELS
+from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_attention_decode"
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
-_FA2, _FA3, _FA4, _FLASHINFER, _TRITON, _TRTLLM = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm"))
+_FA2, _FA3, _FA4, _TRITON, _TRTLLM, _CUDNN = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm", "cudnn"))
+_VLLM, _TORCH = STACKS.index("vllm"), STACKS.index("torch")
 _UNITS = ("other", "fa2", "fa3", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(name) if name in _UNITS else _UNITS.index("fa3") if name == "fa4" else 0 for name in KERNELS])
-_ROWS = np.array([64.0 if name in ("fa2", "fa3", "fa4") else 16.0 for name in KERNELS])  # query rows that a multiply is padded to
-XQA_GROUP = 32  # widest group of TensorRT-LLM's XQA kernels; wider ones run one query head at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a kernel cuts the work: query heads that share a pass over the keys, blocks along the keys, and whether a combine follows."""
-
-    passes: Floats  # passes over the keys of one KV head: 1 where its query heads are packed into one tile
-    rows: Floats  # padded query rows of a pass
-    splits: Floats
-
-
-def plan(
-    gpu: GpuSpec, stack: npt.NDArray[np.intp], kernel: npt.NDArray[np.intp], columns: Mapping[str, Floats], seen: Floats, fp8: Floats,
-    c: Mapping[str, float],
-) -> Plan:  # fmt: skip
-    """Packing and splits of each row.
-
-    FlashAttention-2 packs the query heads of a KV head only without a window, and its variable-length call (vLLM) splits the keys only
-    when it packs; FlashAttention-3 splits from five key blocks on. TensorRT-LLM packs groups of 2 to 32 (XQA) and runs one query head at
-    a time otherwise; its mma.sync XQA kernels for an fp8 cache do not split. Source: public kernels (flash_api.cpp,
-    heuristics.h of flash-attention 2.7; XQA of TensorRT-LLM); public rows: window on over off = group (2 to 50) for FlashAttention-2 alone,
-    8x from group 48 on for TensorRT-LLM, time = 18 ns x tokens for one unsplit head on L40S.
-    """
-    group = columns["q_heads"] / columns["kv_heads"]
-    fa2, trtllm = kernel == _FA2, kernel == _TRTLLM
-    apart = (fa2 & (columns["window"] > 0)) | (trtllm & (group > XQA_GROUP))
-    tile = _ROWS[kernel]
-    passes = np.where(apart, group, np.ceil(group / np.maximum(tile, 64.0)))
-    rows = np.ceil(np.where(apart, 1.0, np.minimum(group, 64.0)) / tile) * tile
-    xqa_alone = trtllm & (fp8 > 0) & (group > 1) & ~apart & (not warpgroup_path(gpu))
-    whole = xqa_alone | (fa2 & (stack == 1) & (apart | (group == 1)))
-    block = c["split_tokens"] * np.where(fa2 | (kernel == _FA3), np.clip(128.0 / columns["head_dim"], 0.5, 2.0), 1.0)
-    fewest = np.where(kernel == _FA3, 4.0, 1.0)
-    blocks = np.ceil(seen / block)
-    slots = gpu.sms * c["blocks_per_sm"]
-    units = columns["batch"] * columns["kv_heads"] * passes
-    most = np.where(kernel == _TRITON, np.where(stack == 1, c["max_splits_vllm_triton"], c["max_splits_sglang_triton"]), c["max_splits"])
-    splits = np.where(whole | (blocks <= fewest), 1.0, np.clip(np.floor(slots / units), 1.0, np.minimum(blocks, most)))
-    return Plan(passes, rows, splits)
-
-
-def xqa_hopper(gpu: GpuSpec, kernel: npt.NDArray[np.intp], fp8: Floats, group: Floats) -> npt.NDArray[np.bool_]:
-    """Rows that TensorRT-LLM runs with its warp-group XQA kernel: fp8 cache, a group that packs, sm_90."""
-    found: npt.NDArray[np.bool_] = (kernel == _TRTLLM) & (fp8 > 0) & (group > 1) & (group <= XQA_GROUP) & warpgroup_path(gpu)
-    return found
 
 
 def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
@@ -95,46 +49,54 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     seen = np.where(window > 0, np.minimum(columns["kv_len"], window), columns["kv_len"])
     clock, sms = gpu.max_clock_hz, float(gpu.sms)
     cut = plan(gpu, stack, kernel, columns, seen, fp8, c)
+    fused = xqa_hopper(gpu, kernel, fp8, group)
     splits, passes = cut.splits, cut.passes
     edge = np.where((window > 0) & (columns["kv_len"] > window), c["window_edge_tokens"], 0.0)  # blocks that a window cuts
 
     units = batch * kv_heads * passes * splits
-    waves = units / (sms * c["blocks_per_sm"])
+    waves = units / (sms * cut.blocks_per_sm)
     share = np.where(waves <= 1.0, 1.0, c["tail_weight"] * np.ceil(waves) + (1.0 - c["tail_weight"]) * waves)
     tiles = np.ceil((seen + edge) / splits / KV_BLOCK)
     tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * kv_bytes / 2.0) / clock + c["tile_latencies"] * gpu.dram_latency_s
-    unit_s = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]] / clock
+    unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
+    unit_s = np.where(cut.xqa & ~fused, c["unit_cycles_xqa"], unit_cycles) / clock
     chain = share * (unit_s + tiles * tile_s * np.where(kernel == _TRITON, c["triton_chain"], 1.0))
 
     held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
     small = 2.0 * batch * q_heads * dim * 2.0
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(held + small, capacity, sharpness)
-    active = np.minimum(units / c["blocks_per_sm"], sms)
+    active = np.minimum(units / cut.blocks_per_sm, sms)
     dram = dram_seconds(
         (held + small) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
     )
     idle = sms / np.maximum(active, 1.0)
     l2 = (held * passes + small) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * idle
     elements = batch * kv_heads * passes * cut.rows * (seen + edge) * idle
-    rate = gpu.tensor_rate("bf16")
-    tensor = 4.0 * elements * dim / (rate * c["tensor_share_wgmma" if warpgroup_path(gpu) else "tensor_share_mma"])
+    flash3 = (kernel == _FA3) | (kernel == _FA4)
+    mma = gpu.tensor_rate("bf16") * (c["mma_on_wgmma_share"] if warpgroup_path(gpu) else 1.0)
+    own = np.where(fp8 > 0, 2.0, 1.0) * gpu.tensor_rate("bf16") * c["tensor_share_fa3"]  # whole wgmma tiles, fp8 multiplied as it is
+    own = own * np.where((fp8 > 0) & (stack == _VLLM), np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)
+    rate = mma * np.where(kernel == _FA2, c["tensor_share_fa2"], c["tensor_share_mma"])
+    tensor = 4.0 * elements * dim / np.where(flash3 | fused, own, rate)
     exp = elements / (gpu.sfu_per_clock_per_sm * sms * clock)
-    convert = fp8 * held * passes * idle / (_convert(gpu, kernel, dim, group, c) * sms * clock)  # one byte an element
+    a_clock = _convert(gpu, np.where(fused, _FA3, kernel), dim, group, c)  # elements of one byte each
+    convert = fp8 * held * passes * idle / (a_clock * sms * clock)
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
-    calls = calls + fp8 * stack_values(c, "fp8_launches", stack)
-    calls = calls * np.where(xqa_hopper(gpu, kernel, fp8, group), c["xqa_hopper_launches"], 1.0)
-    varlen = (stack == 1) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
+    calls = np.where(fused, calls * c["xqa_hopper_launches"], calls + fp8 * stack_values(c, "fp8_launches", stack))
+    varlen = (stack == _VLLM) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
-    split = splits > 1
     fixed = calls * floor + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
     rows_bytes = batch * dim * 2.0 * (q_heads + 2.0 * kv_heads)
-    prepare = stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s
+    prepare = np.where(fused, 0.0, stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s)
     cycles = np.where(kernel == _FA2, c["combine_split_cycles_fa2"], c["combine_split_cycles"])
     per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
-    combine = split * (c["combine_launches"] * floor + splits * per_split)
-    latency = fixed + prepare + overlap(c["overlap_power"], dram, l2, tensor + exp + convert, chain) + combine
+    combine = cut.combined * (c["combine_launches"] * floor + splits * per_split)
+    ramp = c["ramp"] * unit_s
+    streams = (warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)) | ((kernel == _FA2) & (stack == _TORCH))
+    power = np.where(streams, c["overlap_power_wgmma"], c["overlap_power"])
+    latency = fixed + prepare + ramp + overlap(power, dram, l2, tensor + exp + convert, chain) + combine
     one = np.ones_like(latency)
     features = {
         "dram": np.log(dram / latency),
@@ -165,7 +127,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     }
     seconds = {
         "dram": dram, "l2": l2, "tensor": tensor, "exp": exp, "conversion": convert, "kv chain": chain, "combine": combine,
-        "prepare": prepare, "launch": fixed,
+        "prepare": prepare, "launch": fixed + ramp,
     }  # fmt: skip
     return OperatorTerms(latency, seconds, features)
 
@@ -173,7 +135,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 def _convert(gpu: GpuSpec, kernel: npt.NDArray[np.intp], dim: Floats, group: Floats, c: Mapping[str, float]) -> Floats:
     """fp8 elements a clock and SM that a kernel turns into what it multiplies.
 
-    FlashAttention-3 also transposes V, slower in wide heads; TensorRT-LLM's one-head kernel (MMHA) multiplies on the CUDA cores.
+    FlashAttention-3 and XQA on sm_90 multiply in fp8 but transpose V, slower in wide heads; TensorRT-LLM's one-head kernel (MMHA)
+    multiplies on the CUDA cores.
     """
     table = np.full(len(KERNELS), c["convert_per_clock"])
     table[_TRITON] = c["convert_per_clock_triton"]

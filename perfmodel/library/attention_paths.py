@@ -8,7 +8,7 @@ from perfmodel.library.names import KERNELS, STACKS
 
 PATHS = (
     "any", "vllm_fa", "vllm_flashinfer", "vllm_triton", "sglang_fa", "sglang_flashinfer", "sglang_triton", "trtllm",
-    "torch_fa", "torch_cudnn",
+    "torch_fa", "torch_cudnn", "sglang_fa3",
 )  # fmt: skip
 """What a call runs besides the attention kernel differs by stack and kernel: each pair has its own count of launches."""
 
@@ -20,7 +20,7 @@ def family(kernel: str) -> str:
 
 def _path(stack: str, kernel: str) -> int:
     """Place in PATHS of a stack and kernel: the pair's own, else the stack's, else the stack with FlashAttention."""
-    return next(PATHS.index(name) for name in (stack, f"{stack}_{family(kernel)}", f"{stack}_fa") if name in PATHS)
+    return next(PATHS.index(name) for name in (f"{stack}_{kernel}", stack, f"{stack}_{family(kernel)}", f"{stack}_fa") if name in PATHS)
 
 
 PATH = np.array([[_path(stack, kernel) for kernel in KERNELS] for stack in STACKS])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
+from perfmodel import elementwise as np
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
@@ -23,7 +22,8 @@ KV_BLOCK = 64.0  # keys of a step of the chain
 _FLASHINFER, _TRITON, _TRTLLM, _FA3 = (KERNELS.index(k) for k in ("flashinfer", "triton", "trtllm", "fa3"))
 _UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
-_SGLANG = STACKS.index("sglang")
+_SGLANG, _VLLM = STACKS.index("sglang"), STACKS.index("vllm")
+_WGMMA = {"trtllm": "cudnn", "triton": "triton_wgmma"}  # warp-specialised kernels that share a constant, or have one of their own
 FP8_HEADS = (64, 128, 192, 256)  # head dims that fp8 multiplies were measured at
 _NATIVE = np.array([name in ("fa3", "fa4", "trtllm", "cudnn", "triton") for name in KERNELS])  # kernels with a warp-group path
 
@@ -46,7 +46,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     kv_bytes, q_bytes = names.A_BYTES[kv_code], names.A_BYTES[code]
     kernel = likely_attention_kernel(gpu, stack, columns["kernel"].astype(np.intp), kv_bytes < 2)
     grouped = warpgroup_path(gpu)
-    fp8_math = (q_bytes < 2) | ((kernel == _TRTLLM) & (kv_bytes < 2) & grouped)  # TensorRT-LLM on sm_90 multiplies in the cache's type
+    # TensorRT-LLM on sm_90 and FlashAttention-3 multiply in the cache's type (flash_api.cpp: query and key must have the same dtype)
+    fp8_math = (q_bytes < 2) | ((kv_bytes < 2) & (((kernel == _TRTLLM) & grouped) | (kernel == _FA3)))
     batch, q_heads, kv_heads, dim = columns["batch"], columns["q_heads"], columns["kv_heads"], columns["head_dim"]
     q_len, kv_len, window = columns["q_len"], columns["kv_len"], columns["window"]
     clock, sms = gpu.max_clock_hz, float(gpu.sms)
@@ -60,6 +61,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     rest = rest * np.where(q_len > 1, 1.0, kv_heads / q_heads)
     pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, q_len * np.ceil(kv_len / kv_tile) * kv_tile) + c["empty_row_cost"] * rest
     pairs = pairs * np.where(masked & (kernel == _TRITON), c["triton_mask_cost"], 1.0)
+    native = _NATIVE[kernel] & grouped & ~((kernel == _TRITON) & (dim > 256))  # Triton takes 32 query rows there, too few for wgmma
+    pairs = pairs + native * c["pipeline_fill"] * np.ceil(q_len / q_tile) * q_tile * kv_tile * np.where(q_len > 1, 1.0, kv_heads / q_heads)
     elements = batch * q_heads * pairs
     units = batch * np.where(q_len > 1, q_heads / heads, kv_heads) * np.ceil(q_len / q_tile)  # one query a head: packed as in decode
     waves = units / sms
@@ -69,20 +72,25 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     flops = 4.0 * elements * dim
     reached = np.array([c[f"share_{name}"] for name in KERNELS[:8]])[np.minimum(kernel, 7)]
     if grouped:
-        reached = np.where(_NATIVE[kernel], reached * c["wgmma_share"], reached * c["mma_on_wgmma_share"])
+        wgmma = np.array([c[f"share_{_WGMMA.get(name, name)}"] for name in KERNELS[:8]])[np.minimum(kernel, 7)]
+        reached = np.where(native, wgmma, reached * c["mma_on_wgmma_share"])
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
     reached = 1.0 - (1.0 - reached) * cut  # what the data paths cost stays, the multiplies they feed are fewer
     if grouped:
         kept = np.full_like(dim, c["fp8_share_wgmma"])
     else:
         kept = np.array([c[f"fp8_share_mma_{d}"] for d in FP8_HEADS])[np.searchsorted(FP8_HEADS, np.minimum(dim, FP8_HEADS[-1]))]
+    kept = np.where(kernel == _TRITON, c["fp8_share_triton"], kept)
     reached = reached * np.where(fp8_math, kept, 1.0)
-    apart = (kernel == _FA3) & ~fp8_math & (kv_bytes < 2)  # the cache is converted, V transposed, on the way to a 16-bit multiply
-    reached = reached * np.where(apart, c["fp8_cache_share_fa3"], 1.0)
+    two_level = (kernel == _FA3) & fp8_math & (stack == _VLLM)
+    reached = reached * np.where(two_level, np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)
     tensor = share * flops / (rate * reached) * np.where(dim > 128, c["wide_head_cost"], 1.0)
+    triton = kernel == _TRITON
+    tensor = tensor * np.where(triton & (dim > 256), c["triton_wide_cost"], 1.0)
+    tensor = tensor * np.where(triton & blind & (dim > 192) & (dim <= 256), c["triton_window_cost"], 1.0)
     exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
     longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len)
-    unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
+    unit_cycles = np.where(native, c["unit_cycles_wgmma"], np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]])
     chain = (np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) + unit_cycles * share * waves) / clock
 
     tokens = batch * (q_len * q_heads * dim * (q_bytes + 2.0) + 2.0 * kv_len * kv_heads * dim * kv_bytes)
@@ -94,11 +102,12 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     l2 = (tokens + elements / (q_tile * heads) * 2.0 * dim * kv_bytes) / (gpu.l2_bytes_per_s * c["l2_rate_factor"] * filled)
     switched = flops * np.where(fp8_math, np.sqrt(0.5), 1.0)
     power = power_seconds(switched, joule_per_flop(gpu, c), tokens * cold, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"])
-    busy = overlap(c["power_power"], overlap(c["exp_power"], tensor, exp), chain, power)
+    unit_power = np.where(native, c["unit_power_wgmma"], c["unit_power"])
+    busy = overlap(c["power_power"], overlap(unit_power, overlap(c["exp_power"], tensor, exp), chain), power)
     fp8 = (kv_bytes < 2) * 1.0
     path = PATH[stack, kernel]
-    calls = np.array([c[f"launches_{name}"] for name in PATHS])[path] + fp8 * stack_values(c, "fp8_launches", stack)
-    calls = calls + c["varlen_launches"] * ((kernel == _FA3) & (stack > 0))
+    calls = np.array([c[f"launches_{name}"] for name in PATHS])[path] + fp8 * (q_bytes > 1) * stack_values(c, "fp8_launches", stack)
+    calls = calls + c["varlen_launches"] * ((kernel == _FA3) & (stack == _VLLM))
     fixed = calls * launch_floor_s(gpu, c) + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
     rows_bytes = batch * q_len * dim * 2.0 * (q_heads + 2.0 * kv_heads)
     prepare = stack_values(c, "prepare", stack) * rows_bytes * 2.0

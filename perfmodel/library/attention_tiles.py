@@ -35,6 +35,8 @@ def _table(warpgroup: bool) -> npt.NDArray[np.float64]:
                     names = ["fa2_paged"]
                 elif kernel == "fa3" and fp8:
                     names = ["fa3_fp8"]
+                elif kernel == "triton" and warpgroup:
+                    names = ["triton_wgmma"]
                 entry = next((known[name] for name in names if name in known), known["other"])
                 for step in range(512 // _STEP):
                     at = min(int(np.searchsorted(entry["head_dim"], (step + 1) * _STEP)), len(entry["head_dim"]) - 1)
@@ -51,6 +53,6 @@ def tiles(
     """
     step = np.clip(np.ceil(head_dim / _STEP) - 1, 0, 512 // _STEP - 1).astype(np.intp)
     found = _table(warpgroup_path(gpu))[kernel, fp8.astype(np.intp), ((stack == _VLLM) & (kernel == _FA2)).astype(np.intp), step]
-    rows, keys, packed = found[:, 0], found[:, 1], found[:, 2] > 0
+    rows, keys, packed = found[..., 0], found[..., 1], found[..., 2] > 0
     heads = np.where(packed, np.minimum(group, rows), 1.0)
     return rows / heads, keys, heads

@@ -46,9 +46,13 @@ class CollectiveTerms:
 
     def bound(self) -> Strings:
         """Name of the largest term of each row."""
-        names = np.array(list(self.seconds))
-        winner: Strings = names[np.argmax(np.vstack(list(self.seconds.values())), axis=0)]
+        winner: Strings = np.array(list(self.seconds))[self.largest()]
         return winner
+
+    def largest(self) -> npt.NDArray[np.intp]:
+        """Place in `seconds` of the largest term of each row."""
+        place: npt.NDArray[np.intp] = np.argmax(np.vstack(list(self.seconds.values())), axis=0)
+        return place
 
 
 def model(

@@ -47,6 +47,8 @@ def resolve_links(
 
 def distinct(key: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
     """(distinct rows of a matrix, which of them each row is)."""
+    if len(key) == 1:
+        return key, np.zeros(1, dtype=np.intp)
     import pandas as pd
 
     combined = np.zeros(len(key), dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ def from_python(name: object) -> bool:
     return eager or (stack == "torch" and not graph)
 
 
+@functools.lru_cache(maxsize=4096)
 def version_key(version: object) -> tuple[int, ...]:
     """Leading numbers of a version, for comparison: "0.5.6.post2" -> (0, 5, 6); unknown or empty counts as the newest."""
     text = str(version).strip().lower()
@@ -63,6 +65,11 @@ def version_key(version: object) -> tuple[int, ...]:
 
 def limits(stack: str, version: object, gpu: GpuSpec, n_gpus: int, path: str) -> Limits:
     """The stack's rule for a group: the last one that has begun with `version` and fits the GPU's compute capability."""
+    return _limits(stack, version_key(version), gpu.arch, n_gpus, path)
+
+
+@functools.lru_cache(maxsize=4096)
+def _limits(stack: str, version: tuple[int, ...], arch: str, n_gpus: int, path: str) -> Limits:
     if stack in ("nccl", "torch"):
         return Limits(0, 0, 0, False)
     nvlink = path in NVLINK
@@ -72,7 +79,7 @@ def limits(stack: str, version: object, gpu: GpuSpec, n_gpus: int, path: str) ->
         )  # peer access is needed, and without NVLink the kernels run for a pair only; TensorRT-LLM's not at all
     chosen: dict[str, Any] = {}
     for rule in tables("collective_stacks")[stack]["rules"]:
-        if version_key(rule["since"]) <= version_key(version) and gpu.arch in rule.get("arch", [gpu.arch]):
+        if version_key(rule["since"]) <= version and arch in rule.get("arch", [arch]):
             chosen = rule
     multicast = _limit(chosen.get("multicast_bytes", {}), n_gpus)
     return Limits(_limit(chosen["one_shot_bytes"], n_gpus), _limit(chosen["custom_bytes"], n_gpus), multicast, chosen["kernel"] == "push")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError
-from perfmodel.library import names
+from perfmodel.library import moe_rows, names
 from perfmodel.ops.check import MAX_SIZE, table
 from perfmodel.ops.memory import TRAFFIC, memory_kind
 from perfmodel.ops.moe import skew
@@ -25,6 +26,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("compute_dtype", "precision", "quantization", "gemm_dtype"),
     "kv_dtype": ("kv_cache_dtype",),
     "stack": ("framework", "backend"),
+    "stack_version": ("framework_version", "backend_version", "version"),
     "kernel": ("kernel_source", "impl"),
     "batch": ("batch_size",),
     "q_len": ("isl", "seq_len", "q_tokens", "input_len"),
@@ -43,8 +45,6 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 """Field -> other spellings that public tables use; the field's own name comes first."""
 
-UNGATED = ((2688, 1856), (8192, 5120))
-"""(hidden, inter) of public models whose experts have no gate: Nemotron 3 Nano and its larger sibling (model cards)."""
 MEMORY_KINDS = tuple(TRAFFIC)
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "gemm": ("m", "n", "k"),
@@ -89,7 +89,8 @@ def factorized(values: Any) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.object
     """(which of the distinct values each row has, those values); raises InputError for a cell that is no name, such as a list."""
     import pandas as pd
 
-    cells = np.asarray(values, dtype=object)
+    text = isinstance(getattr(values, "dtype", None), pd.StringDtype)  # no cell can be anything but text there
+    cells = values if text else np.asarray(values, dtype=object)
     try:
         codes, found = pd.factorize(cells, use_na_sentinel=False)
     except TypeError:
@@ -159,18 +160,26 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
         else:
             out["decode"] = coded(frame[phase], _phase_code)
         out["q_len"] = np.where(np.isnan(out["q_len"]), np.where(out["decode"] > 0, 1.0, out["kv_len"]), out["q_len"])
+        _require(kind, (out["decode"] == 0) | (out["q_len"] == 1), "q_len of decode must be 1", labels)
     if kind == "attention":
         _require(kind, np.mod(out["q_heads"], out["kv_heads"]) == 0, "q_heads must be a multiple of kv_heads", labels)
     if kind == "memory":
         _tensor_parallel(frame, out)
+        source = find(frame, "source")
+        out["alone"] = np.zeros(length) if source is None else coded(frame[source], lambda v: "vidur" in str(v).lower())
     if kind == "moe":
         name = find(frame, "distribution")
         out["skew"] = np.zeros(length) if name is None else coded(frame[name], lambda v: skew("" if v is None else v))
         out["stage"] = np.zeros(length) if "weight" not in frame.columns else coded(frame["weight"], _stage_code)
-        kernel_name = find(frame, "kernel")
+        kernel_name, version = find(frame, "kernel"), find(frame, "stack_version")
         plain = np.zeros(length) if kernel_name is None else coded(frame[kernel_name], lambda v: "nongated" in str(v).lower())
-        known = np.logical_or.reduce([(out["hidden"] == h) & (out["inter"] == i) for h, i in UNGATED])
-        out["gated"] = np.where((plain > 0) | known, 0.0, 1.0)
+        old = np.zeros(length)
+        for stack, since in moe_rows.SINCE.items() if version is not None else ():
+            mine = out["stack"] == names.stack_code(stack)
+            old[mine] = coded(frame[version][mine], partial(moe_rows.is_older, since))
+        out["gated"] = moe_rows.gated(out["hidden"], out["inter"], old, plain > 0)
+        out["old"] = old
+        out["whole_tokens"] = moe_rows.whole_tokens(out["stack"], out["ep"], old)
         _require(kind, out["top_k"] <= out["num_experts"], "top_k must be at most num_experts", labels)
         _require(kind, np.mod(out["num_experts"], out["ep"]) == 0, "ep must divide num_experts", labels)
     return out
@@ -188,9 +197,11 @@ def read_operator(kind: str, op: Any, stack: str | None, kernel: str | None = No
     if kind == "moe":
         out["skew"] = np.array([skew(op.distribution)])
         out["stage"] = np.zeros(1)
-        out["gated"] = np.array([0.0 if (op.hidden, op.inter) in UNGATED else 1.0])
+        out["gated"] = np.array([0.0 if (op.hidden, op.inter) in moe_rows.UNGATED else 1.0])
+        out["whole_tokens"], out["old"] = np.zeros(1), np.zeros(1)
     if kind == "memory":
         out["kind"] = np.array([float(MEMORY_KINDS.index(op.kind))])
+        out["alone"] = np.zeros(1)
     return out
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import numpy.typing as npt
 
+from perfmodel import elementwise as np
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
+from perfmodel.library.launch import stack_values
 from perfmodel.library.terms import OperatorTerms
 
 LAW = "library_gemm"
@@ -38,18 +39,17 @@ _TILES = np.array(
     ],
     dtype=np.float64,
 )
-_BM, _BN = _TILES.T
+_BM, _BN = _TILES.T[:, :, None]  # a tile a line, a GEMM a column
 _FLOPS = 2.0 * _BM * _BN
 _INTENSITY = _BM * _BN / (_BM + _BN)
 K_STEP_BYTES = 128.0  # one cache line of K an iteration
+CORE_ROWS = 1024  # rows at a time: the arrays of all tiles stay in cache
 Floats = npt.NDArray[np.float64]
 Columns = Mapping[str, npt.NDArray[np.float64]]
 
 
-def _core(
-    gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats
-) -> list[Floats]:
-    """Clock cycles of the SMs for the best tile: [total, tensor, operand feed, K latency, waves, splits, tile index].
+def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
+    """Clock cycles of the SMs for the best tile: lines total, tensor, operand feed, K latency, waves, splits, tile index.
 
     Per tile: tensor = waves x k x 2 BM BN / (rate per SM x efficiency), efficiency = i / (i + half) with i = BM BN / (BM + BN);
     feed = waves x k (BM a + BN b) / port; latency = iterations of 128 bytes of K x cycles an iteration. Waves blend ceil and fraction.
@@ -63,35 +63,63 @@ def _core(
     efficiency = _INTENSITY / (_INTENSITY + half)
     if grouped:
         efficiency = np.where(_BM < 64, efficiency * c["narrow_share"], efficiency)
-    m, n, k, a_bytes, b_bytes = m[:, None], n[:, None], k[:, None], a_bytes[:, None], b_bytes[:, None]
-    cycles = (_FLOPS / efficiency) / (rate[:, None] / (gpu.boost_clock_hz * sms))
-    operand = _BM * a_bytes + _BN * b_bytes
-    step = c["iteration_wgmma" if grouped else "iteration_mma"] * a_bytes / K_STEP_BYTES
-    tiles = np.ceil(m / _BM) * np.ceil(n / _BN)
-    splits = np.maximum(1.0, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
-    best: list[Floats] = []
-    for split in (False, True):
-        units = tiles * splits if split else tiles
-        depth = k / splits if split else k
+    work = _FLOPS / efficiency
+    step_cycles = c["iteration_wgmma" if grouped else "iteration_mma"]
+    l2_port = c["l2_rate_factor"] * l2_rate
+    power = c["core_power"]
+
+    def best(m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
+        """The answer for rows that either all have a tile worth splitting or all have none."""
+        tiles, splits = cut(m, n, k, a_bytes)
+        shared = (splits > 1.0).any()
+        used = np.stack([np.ones_like(splits), splits]) if shared else np.ones((1, *splits.shape))
+        units, depth = tiles * used, k / used
         mean = units / sms
         busiest = np.ceil(mean)
-        share = np.where(mean <= 1.0, 1.0, c["tail_weight"] * busiest + (1.0 - c["tail_weight"]) * mean)
-        tensor = share * depth * cycles
-        feed = share * depth * operand / np.minimum(c["port_bytes_per_cycle"], c["l2_rate_factor"] * l2_rate / np.minimum(units, sms))
-        latency = depth * step + np.zeros_like(mean)
-        total = overlap(c["core_power"], tensor, feed, latency) + busiest * c["tile_cycles"]
-        if split:
+        deep = np.where(mean <= 1.0, 1.0, c["tail_weight"] * busiest + (1.0 - c["tail_weight"]) * mean) * depth
+        tensor = deep * (work / (rate / (gpu.boost_clock_hz * sms)))
+        feed = deep * (_BM * a_bytes + _BN * b_bytes) / np.minimum(c["port_bytes_per_cycle"], l2_port / np.minimum(units, sms))
+        latency = depth * (step_cycles * a_bytes / K_STEP_BYTES)
+        start, extra = busiest * c["tile_cycles"], np.zeros_like(used)
+        if shared:
             reduction = c["split_latencies"] * gpu.dram_latency_s * clock + m * n * 4.0 * (splits + 1.0) / l2_rate
-            total = total + np.where(splits > 1.0, reduction, 0.0)
-        parts = [total, tensor, feed, latency, mean, splits if split else np.ones_like(mean)]
-        if best:
-            better = total < best[0]
-            best = [np.where(better, new, old) for new, old in zip(parts, best, strict=True)]
-        else:
-            best = parts
-    index = best[0].argmin(axis=1)
-    rows = np.arange(len(index))
-    return [*(b[rows, index] for b in best), index.astype(np.float64)]
+            extra[1] = np.where(splits > 1.0, reduction, np.inf)
+        parts = [part.reshape(-1, len(m)) for part in (tensor, feed, latency, mean, used, start, extra)]
+        total = _totals(power, *parts[:3], *parts[5:])
+        index = total.argmin(axis=0)
+        rows = np.arange(len(m))
+        return np.stack([*(v[index, rows] for v in (total, *parts[:5])), (index % len(_TILES)).astype(np.float64)])
+
+    def cut(m: Floats, n: Floats, k: Floats, a_bytes: Floats) -> tuple[Floats, Floats]:
+        """(tiles of C, parts of K that each is best split into)."""
+        tiles = np.ceil(m / _BM) * np.ceil(n / _BN)
+        return tiles, np.maximum(1.0, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
+
+    columns = [m, n, k, a_bytes, b_bytes, rate]
+    if len(m) == 1:
+        return best(*columns)
+    if all((v == v[0]).all() for v in columns[3:]):
+        columns[3:] = [v[:1] for v in columns[3:]]
+    out = np.empty((7, len(m)))
+    for begin in range(0, len(m), CORE_ROWS):
+        rows = np.arange(begin, min(begin + CORE_ROWS, len(m)))
+        some = (cut(*(v[rows] if len(v) > 1 else v for v in columns[:4]))[1] > 1.0).any(axis=0)
+        for group in (rows[some], rows[~some]):
+            if len(group):
+                out[:, group] = best(*(v[group] if len(v) > 1 else v for v in columns))
+    return out
+
+
+def _totals(power: float, tensor: Floats, feed: Floats, latency: Floats, start: Floats, extra: Floats) -> Floats:
+    """Cycles in all of each tile, infinite where it cannot be the best: the overlap lies between its largest term and 3^(1/p) of it."""
+    if tensor.shape[1] == 1:
+        whole: Floats = overlap(power, tensor, feed, latency) + start + extra
+        return whole
+    largest, aside = np.maximum(np.maximum(tensor, feed), latency), start + extra
+    fair = np.flatnonzero(largest * (1.0 - 1e-9) + aside <= (largest * (3.0 ** (1.0 / power) * (1.0 + 1e-9)) + aside).min(axis=0))
+    total = np.full(largest.size, np.inf)
+    total[fair] = overlap(power, *(part.ravel()[fair] for part in (tensor, feed, latency))) + start.ravel()[fair] + extra.ravel()[fair]
+    return total.reshape(largest.shape)
 
 
 def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTerms:
@@ -111,11 +139,12 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     rate = names.tensor_rates(gpu, code)
     batch = columns["batch"]
     m, n, k = columns["m"] * batch, columns["n"], columns["k"]
-    core, tensor, feed, chain, waves, splits, tile = _core(gpu, c, m, n, k, a_bytes, b_bytes, rate)
+    cycles = _core(gpu, c, *(np.atleast_1d(v) for v in (m, n, k, a_bytes, b_bytes, rate)))
+    core, tensor, feed, chain, waves, splits, tile = np.reshape(cycles, (7, *m.shape))
     clock = gpu.max_clock_hz
     core, tensor, feed, chain = core / clock, tensor / clock, feed / clock, chain / clock
     weights, acts = n * k * b_bytes * batch, m * k * a_bytes + m * n * out_bytes
-    copies = np.array([c["copies_any"], c["copies_vllm"], c["copies_sglang"], c["copies_trtllm"], c["copies_torch"]])[stack]
+    copies = stack_values(c, "copies", stack)
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(copies * weights + acts, capacity, sharpness)
     cold_acts = miss_share(weights + acts, capacity, sharpness)
@@ -130,7 +159,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         flops * toggling * np.sqrt(a_bytes / 2.0), joule_per_flop(gpu, c), from_dram, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
     )
     floor = c["floor_us"] * 1e-6 + c["floor_latencies"] * gpu.dram_latency_s
-    launches = np.array([c["quantise_any"], c["quantise_vllm"], c["quantise_sglang"], c["quantise_trtllm"], c["quantise_torch"]])[stack]
+    launches = stack_values(c, "quantise", stack)
     quantise = np.where(names.QUANTISED[code], launches * floor + m * k * 3.0 / gpu.dram_bytes_per_s, 0.0)
     quantise = quantise + np.where(names.WEIGHT_ONLY[code], c["weight_only_us"] * 1e-6, 0.0)
     busy = overlap(c["power_power"], core, power)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +23,10 @@ def launch_floor_s(gpu: GpuSpec, c: Mapping[str, float]) -> float:
     return c["floor_us"] * 1e-6 + c["floor_latencies"] * gpu.dram_latency_s + c["floor_cycles"] / gpu.max_clock_hz
 
 
-def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Floats:
-    """Constant `<prefix>_<stack>` of each row's stack."""
+def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Any:
+    """Constant `<prefix>_<stack>` of each row's stack; `stack`: codes, or one."""
+    if not isinstance(stack, np.ndarray):
+        return np.float64(c[f"{prefix}_{STACKS[stack]}"])
     table = np.array([c[f"{prefix}_{name}"] for name in STACKS])
     result: Floats = table[stack]
     return result
@@ -36,11 +40,17 @@ def likely_attention_kernel(
     vLLM: FlashAttention-3 on sm_90, FlashAttention-2 elsewhere, FlashInfer for an fp8 cache off Hopper and on sm_100; SGLang: FA3 on
     sm_90, FlashInfer later, FA2 on sm_80; TRT-LLM its own; torch FA2. Source: the kernels that public rows name.
     """
-    code = {name: KERNELS.index(name) for name in KERNELS}
-    major = gpu.capability[0]
-    hopper = major == 9
-    flash = code["fa3"] if hopper else code["flashinfer"] if major == 10 else code["fa2"]
-    vllm = np.where(fp8_cache & (not hopper), code["flashinfer"], flash)
-    sglang = code["fa3"] if hopper else code["fa2"] if gpu.capability == (8, 0) else code["flashinfer"]
-    usual = np.select([stack == 1, stack == 2, stack == 3, stack == 4], [vllm, sglang, code["trtllm"], code["fa2"]], 0)
-    return np.where((kernel == 0) & (stack > 0), usual, kernel).astype(np.intp)
+    return _usual_kernels(gpu.capability)[fp8_cache.astype(np.intp), stack, kernel]
+
+
+@functools.lru_cache(maxsize=32)
+def _usual_kernels(capability: tuple[int, int]) -> npt.NDArray[np.intp]:
+    """(fp8 cache, stack, named kernel) -> kernel, of one compute capability."""
+    hopper = capability[0] == 9
+    flash = "fa3" if hopper else "flashinfer" if capability[0] == 10 else "fa2"
+    sglang = "fa3" if hopper else "fa2" if capability == (8, 0) else "flashinfer"
+    fp8 = {"vllm": flash if hopper else "flashinfer"}
+    table = np.broadcast_to(np.arange(len(KERNELS)), (2, len(STACKS), len(KERNELS))).copy()
+    for stack, kernel in (("vllm", flash), ("sglang", sglang), ("trtllm", "trtllm"), ("torch", "fa2")):
+        table[:, STACKS.index(stack), 0] = KERNELS.index(kernel), KERNELS.index(fp8.get(stack, kernel))
+    return table

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
+from perfmodel import elementwise as np
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
@@ -17,6 +16,8 @@ from perfmodel.ops.memory import TRAFFIC
 LAW = "library_memory"
 _READ, _WRITTEN, _FLOPS = (np.array([traffic[i] for traffic in TRAFFIC.values()]) for i in range(3))
 _ROWWISE = np.array([kind in ("rmsnorm", "layernorm", "add_rmsnorm", "softmax", "sampling") for kind in TRAFFIC])
+_NARROW = np.array([kind not in ("add", "sampling", "copy") for kind in TRAFFIC])  # torch has kernels of its own for these
+_TORCH = names.STACKS.index("torch")
 BLOCK_ELEMENTS = 4096.0  # elements one thread block covers: 256 threads x 16 bytes x 2
 
 
@@ -25,6 +26,10 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
         t = floor + overlap(DRAM, L2, arithmetic) + row latency
 
+    Two kinds of kernel: torch's own, on tensors that repetition leaves in L2; and a served model's, which find most of their data cold,
+    load 2 bytes at a time, and for an embedding, a rotary part, an addition or a norm move alone_<kind> times the bytes, because
+    the module does more than the operator. Profiles that time each kernel alone (`alone`) are of the second kind and start later.
+
     Bytes from ops/memory.TRAFFIC; what fits in L2 is read from there; one block a row for row-wise kinds, whose reduction costs
     row_latencies DRAM latencies; arithmetic at the fp32 rate. Source: NVIDIA CUDA C++ Best Practices Guide, "Memory Optimizations".
     Valid: 1 to 2^31 elements. Evidence: `perfmodel evaluate operators --operator memory`.
@@ -32,20 +37,26 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     kind, code = columns["kind"].astype(np.intp), columns["dtype"].astype(np.intp)
     elements = columns["tokens"] * columns["hidden"]
     each = names.A_BYTES[code]
-    read, written = elements * _READ[kind] * each, elements * _WRITTEN[kind] * each
+    alone = columns["alone"] > 0
+    served = alone | (columns["stack"] != _TORCH)
+    more = np.where(served, np.array([c.get(f"alone_{name}", 1.0) for name in TRAFFIC])[kind], 1.0)
+    read, written = elements * _READ[kind] * each * more, elements * _WRITTEN[kind] * each * more
     rowwise = _ROWWISE[kind]
     sms = float(gpu.sms)
     blocks = np.where(rowwise, columns["tokens"], np.ceil(elements / BLOCK_ELEMENTS))
     active = np.minimum(blocks, sms)
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(read + written, capacity, sharpness)
+    cold = np.where(served, np.maximum(cold, c["alone_cold"]), cold)
     dram = dram_seconds(
         (read + written) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
     )
+    narrow = (read + written) / (active * c["alone_bytes_per_cycle"] * gpu.max_clock_hz)  # kernels of 2-byte loads
+    dram = np.where(served & _NARROW[kind], np.maximum(dram, narrow), dram)
     l2 = (read + written) / (gpu.l2_bytes_per_s * c["l2_rate_factor"]) * sms / active
     arithmetic = elements * (_FLOPS[kind] + 0.1) / (gpu.fp32_flops * 0.5) * sms / active
-    rows = np.where(rowwise, c["row_latencies"] * gpu.dram_latency_s, 0.0)
-    floor = launch_floor_s(gpu, c)
+    rows = np.where(rowwise, c["row_latencies"] * gpu.dram_latency_s + columns["hidden"] * c["row_cycles"] / gpu.max_clock_hz, 0.0)
+    floor = launch_floor_s(gpu, c) + np.where(served, c["alone_us"] * 1e-6, 0.0)
     latency = floor + overlap(c["overlap_power"], dram, l2, arithmetic) + rows
     one = np.ones_like(latency)
     features = {
@@ -54,11 +65,13 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "arithmetic": np.log(arithmetic / latency),
         "fixed": (floor + rows) / latency,
         "in_l2": np.log((read + written) / capacity),
+        "rows": rows / latency,
         "blocks": np.log(blocks / sms),
         "log2_tokens": np.log2(columns["tokens"]),
         "log2_hidden": np.log2(columns["hidden"]),
         "kind": kind.astype(np.float64),
         "element_bytes": each,
+        "alone": served.astype(np.float64),
         "stack": columns["stack"],
     }
     seconds = {"dram": dram, "l2": l2, "arithmetic": arithmetic, "row latency": rows * one, "launch": floor * one}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
@@ -14,37 +13,12 @@ from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import launch_floor_s
 from perfmodel.library.moe_routing import loads
-from perfmodel.library.names import KERNELS, STACKS
+from perfmodel.library.moe_tiles import PATH, PATHS, SGLANG_TRITON, VLLM_TRITON, kernel_tiles, layer_tiles
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_moe"
-BLOCK_N = 128.0
+STAGES = 3.0
 TWO_WARP_GROUPS = 128.0  # tile rows from which a Triton kernel keeps two warp groups multiplying on sm_90
-PATHS = ("any", "vllm_triton", "vllm_cutlass", "sglang_triton", "sglang_cutlass", "trtllm")
-"""Grouped GEMM by stack: each has its own count of launches and share of the tensor rate."""
-_VLLM_TRITON, _SGLANG_TRITON = PATHS.index("vllm_triton"), PATHS.index("sglang_triton")
-_CUTLASS = ("cutlass", "flashinfer", "deepgemm", "trtllm")
-
-
-def _path(stack: str, kernel: str) -> int:
-    """Place in PATHS; vLLM and SGLang run Triton unless a kernel says otherwise."""
-    name = f"{stack}_cutlass" if kernel in _CUTLASS else f"{stack}_triton"
-    return PATHS.index(stack if stack == "trtllm" else name) if stack in ("vllm", "sglang", "trtllm") else 0
-
-
-PATH = np.array([[_path(stack, kernel) for kernel in KERNELS] for stack in STACKS])
-
-
-def block_rows(path: npt.NDArray[np.intp], tokens: Floats, experts: Floats, mean: Floats) -> Floats:
-    """Rows of a tile. CUTLASS: the power of two over the mean load, 16 to 128; Triton kernels: the stack's default for shapes nobody tuned.
-
-    Source: get_default_config of vLLM (16, 32, 64, 128 rows up to 32, 96, 512, more tokens) and SGLang (16 up to as many tokens as
-    experts, else 64).
-    """
-    fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
-    vllm = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
-    sglang = np.where(tokens <= experts, 16.0, 64.0)
-    return np.where(path == _VLLM_TRITON, vllm, np.where(path == _SGLANG_TRITON, sglang, fitting))
 
 
 def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
@@ -52,9 +26,10 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
         t = floor x launches + overlap(SM, DRAM, L2)
 
-    Rows of each touched expert are padded to a tile of `block_rows`; SM = tensor time of the
-    padded tiles over waves of 128 columns; DRAM = weights of the touched experts once and activations between the stages; L2 = weights
-    once per tile row. Gated experts have 2 x inter columns in the first GEMM; fp8 adds the quantisation of both inputs.
+    Rows of each touched expert are padded to whole tiles (library/moe_tiles.py); SM = tensor time of the padded tiles over waves, or what
+    their K steps take that no other block hides; DRAM = weights of the touched experts once, slower where less than a cache line is
+    fetched at a time, and activations between the stages; L2 = both operands of every tile. Gated experts have 2 x inter columns in the
+    first GEMM; fp8 adds the quantisation of both inputs.
     Source: vLLM fused_moe (moe_align_block_size), CUTLASS grouped GEMM. Valid: 1 to 2^20 tokens, 8 to 512 experts.
     Evidence: 416,000 public rows of four GPUs; `perfmodel evaluate operators --operator moe`.
     """
@@ -67,33 +42,44 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     routed = loads(columns)
     rows, touched = routed.total, np.maximum(routed.touched, 1.0)
     mean = rows / touched
-    block = block_rows(path, columns["tokens"], columns["num_experts"], mean)
+    tile = kernel_tiles(gpu, columns["tokens"], columns["num_experts"], hidden).where(stage > 0, layer_tiles(gpu, columns, path, mean))
+    block, width = tile.rows, tile.columns
     padded = np.maximum(np.maximum(routed.tiles(block), 1.0) * block, rows)
     first = np.where(stage == 2, 0.0, inter * (1.0 + columns["gated"]))  # columns of the first GEMM
     matrix = hidden * first + np.where(stage == 1, 0.0, hidden * inter)
     sms, clock = float(gpu.sms), gpu.max_clock_hz
-    tiles = padded / block * np.where(stage == 2, np.ceil(hidden / BLOCK_N), np.ceil(np.maximum(first, 1.0) / BLOCK_N))
+    tiles = padded / block * np.where(stage == 2, np.ceil(hidden / width), np.ceil(np.maximum(first, 1.0) / width))
     waves = tiles / sms
     share = np.where(waves <= 1.0, 1.0 / np.minimum(waves, 1.0), 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))
     grouped = warpgroup_path(gpu)
-    reach = c["tensor_share_wgmma"] if grouped else c["tensor_share_mma"]
+    reuse = 2.0 * block * width / (block + width)  # multiplies an operand element, on average; block for square tiles
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
-    triton = (path == _VLLM_TRITON) | (path == _SGLANG_TRITON)  # its share is of the tensor rate itself, on either tensor path
-    reach = np.where(triton, 1.0, reach) * np.array([c[f"share_{name}"] for name in PATHS])[path] * block / (block + c["half_rows"] * cut)
+    triton = (path == VLLM_TRITON) | (path == SGLANG_TRITON)  # its share is of the tensor rate itself, on either tensor path
+    cutlass = c["tensor_share_wgmma" if grouped else "tensor_share_mma"]
+    reach = np.select([path == VLLM_TRITON, path == SGLANG_TRITON], [c["share_vllm_triton"], c["share_sglang_triton"]], cutlass)
+    reach = reach * reuse / (reuse + c["half_rows"] * cut)
     reach = np.where(grouped & triton & (block < TWO_WARP_GROUPS), reach * c["triton_share"], reach)
     reach = 1.0 - (1.0 - reach) * cut  # what the data paths cost stays, the multiplies they feed are fewer
     flops = 2.0 * padded * matrix
     tensor = share * flops / (rate * reach)
-    chain = np.where(stage == 2, inter, hidden) * a_bytes / 128.0 * c["iteration_cycles"] / clock * np.ceil(waves)
+    resident = np.clip(np.floor(gpu.smem_per_sm_bytes / (STAGES * (block + width) * tile.depth * a_bytes)), 1.0, c["most_resident"])
+    resident = np.where(grouped & ~triton, 1.0, resident)  # CUTLASS with TMA: as many stages as shared memory holds
+    chain = np.where(stage == 2, inter, hidden) / tile.depth * c["iteration_cycles"] / clock * np.ceil(waves / resident)
     weights = touched * matrix * b_bytes
-    acts = rows * (hidden * (a_bytes + np.where(stage == 1, 0.0, 4.0)) + first * 2.0 + np.where(stage == 1, 0.0, inter * 2.0))
+    acts = rows * (hidden * (a_bytes + np.where(stage == 1, 0.0, 2.0)) + first * 2.0 + np.where(stage == 1, 0.0, inter * 2.0))
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(weights + acts, capacity, sharpness)
     active = np.minimum(tiles, sms)
+    piece = np.where(tile.depth * b_bytes < 128.0, c["half_line_share"], 1.0)  # weight rows fetched by less than a cache line at a time
     dram = dram_seconds(
-        (weights + acts) * cold, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"]
+        (weights / piece + acts) * cold,
+        gpu.dram_bytes_per_s,
+        dram_efficiency(gpu, c),
+        2.0 * gpu.dram_latency_s,
+        active,
+        c["bytes_in_flight"],
     )
-    l2 = (padded / block * matrix * b_bytes + acts) / (gpu.l2_bytes_per_s * c["l2_rate_factor"])
+    l2 = (padded * matrix * (b_bytes / block + a_bytes / width) + acts) / (gpu.l2_bytes_per_s * c["l2_rate_factor"])
     power = power_seconds(
         flops * np.sqrt(a_bytes / 2.0), joule_per_flop(gpu, c), weights + acts, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
     )

@@ -14,10 +14,14 @@ GROUPS = 12  # expert groups by load, beside the busiest expert
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Experts of the GPU that finishes last, by load: `rows` of an expert of each group and `experts` in it, both (n, GROUPS + 1)."""
+    """Experts of the GPU that finishes last, by load: `rows` of an expert of each group and `experts` in it, both (n, GROUPS + 1).
+
+    `copies`, (n,): rows of this GPU's tiles for each row routed to it; 1 but in tables that send whole tokens (library/moe_rows.py).
+    """
 
     rows: Floats
     experts: Floats
+    copies: Floats
 
     @property
     def touched(self) -> Floats:
@@ -27,11 +31,11 @@ class Loads:
     @property
     def total(self) -> Floats:
         """Rows in all, shape (n,)."""
-        return np.asarray(np.maximum((self.experts * self.rows).sum(axis=1), 1.0), dtype=np.float64)
+        return np.asarray(np.maximum(self.copies * (self.experts * self.rows).sum(axis=1), 1.0), dtype=np.float64)
 
     def tiles(self, block: Floats) -> Floats:
         """Tiles of `block` rows (n,) that cover every touched expert's rows, shape (n,)."""
-        each = np.minimum(self.rows, 1.0) * np.ceil(np.maximum(self.rows, 1.0) / block[:, None])
+        each = np.minimum(self.rows, 1.0) * np.ceil(np.maximum(self.copies[:, None] * self.rows, 1.0) / block[:, None])
         return np.asarray((self.experts * each).sum(axis=1), dtype=np.float64)
 
 
@@ -68,6 +72,12 @@ def loads(columns: Mapping[str, Floats]) -> Loads:
     routed = (tokens * top_k)[:, None]
     others = np.maximum(experts - 1.0, 1.0)[:, None] / GROUPS
     skewed = np.concatenate([rest / others, peak[:, None]], axis=1) * routed
-    even = np.broadcast_to(mean[:, None], skewed.shape)
     groups = np.concatenate([np.broadcast_to((local - 1.0)[:, None] / GROUPS, rest.shape), np.ones((len(experts), 1))], axis=1)
-    return Loads(np.where(columns["skew"][:, None] > 0, skewed, even), groups)
+    each = np.floor(mean + 1e-9)  # dealt out in turn, some experts get one row more than others
+    more = np.maximum(mean - each, 0.0)
+    even = np.concatenate([np.broadcast_to(each[:, None], rest.shape), each[:, None] + 1.0], axis=1)
+    dealt = np.concatenate([np.broadcast_to((local * (1.0 - more))[:, None] / GROUPS, rest.shape), (local * more)[:, None]], axis=1)
+    routed_unevenly = columns["skew"][:, None] > 0
+    rows, held = np.where(routed_unevenly, skewed, even), np.where(routed_unevenly, groups, dealt)
+    most = tokens * top_k / np.maximum((rows * held).sum(axis=1), 1e-9)
+    return Loads(rows, held, np.where(columns["whole_tokens"] > 0, np.maximum(np.minimum(top_k, most), 1.0), 1.0))

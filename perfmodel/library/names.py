@@ -62,10 +62,12 @@ def kernel_code(name: Any) -> int:
 
 def tensor_rates(gpu: GpuSpec, codes: Codes) -> npt.NDArray[np.float64]:
     """Dense tensor rate, flop/s, of each row's dtype; raises InputError for a dtype this GPU has no tensor cores for."""
-    found = np.zeros(len(DTYPES))
-    for code in np.flatnonzero(np.bincount(codes, minlength=len(DTYPES))):
+    known = np.array([gpu.fp32_flops if d.rate == "fp32" else gpu.tensor_flops.get(d.rate, np.nan) for d in _SPECS])
+    found: npt.NDArray[np.float64] = known[codes]
+    if np.isnan(found).any():
+        code = int(np.min(codes[np.isnan(found)]))
         try:
-            found[code] = gpu.tensor_rate(_SPECS[code].rate)
+            gpu.tensor_rate(_SPECS[code].rate)
         except InputError as error:
             raise InputError(f"dtype {DTYPES[code]}: {error}") from None
-    return found[codes]
+    return found

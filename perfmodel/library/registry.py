@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import attention_decode, attention_prefill, gemm, memory, mla, moe, names
+from perfmodel.library import attention_decode, attention_prefill, gemm, memory, mla, mla_decode, moe, names
 from perfmodel.library.terms import Floats, OperatorTerms
 
 TermsOf = Callable[[GpuSpec, Mapping[str, Floats], Mapping[str, float]], OperatorTerms]
@@ -28,6 +28,7 @@ class Model:
     shape: tuple[str, ...]
     domain: tuple[str, ...]
     data: str  # file of data/operators with its rows
+    numbers: bool = True  # whether `terms` takes single numbers (np.float64) where it takes columns: a tenth of the time of one row
 
 
 _EXPERTS = ("num_experts", "top_k", "hidden", "inter", "tp", "ep")
@@ -52,11 +53,13 @@ MODELS: Mapping[str, Model] = {
         ("log2_kv", "log2_batch", "head_dim", "group"),
         "attention_decode",
     ),
-    "moe": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe"),
-    "moe_quantised": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe"),
-    "moe_kernel": Model("moe", moe.LAW, moe.terms, _EXPERTS[:4], ("log2_tokens", "log2_hidden", "log2_inter"), "moe_kernel"),
-    "mla_prefill": Model("mla", mla.LAW, mla.prefill_terms, ("num_heads", "q_len"), ("log2_q", "log2_batch", "log2_heads"), "mla_prefill"),
-    "mla_decode": Model("mla", mla.LAW, mla.decode_terms, ("num_heads", "kv_len"), ("log2_kv", "log2_batch", "log2_heads"), "mla_decode"),
+    "moe": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe", numbers=False),
+    "moe_quantised": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe", numbers=False),
+    "moe_kernel": Model("moe", moe.LAW, moe.terms, _EXPERTS[:4], ("log2_tokens", "log2_hidden", "log2_inter"), "moe_kernel", numbers=False),
+    "mla_prefill": Model("mla", mla.LAW, mla.terms, ("num_heads", "q_len"), ("log2_q", "log2_batch", "log2_heads"), "mla_prefill"),
+    "mla_decode": Model(
+        "mla", mla_decode.LAW, mla_decode.terms, ("num_heads", "kv_len"), ("log2_kv", "log2_batch", "log2_heads"), "mla_decode"
+    ),
     "memory": Model("memory", memory.LAW, memory.terms, ("kind", "hidden"), ("log2_tokens", "log2_hidden"), "memory"),
 }
 KINDS = ("gemm", "attention", "moe", "mla", "memory")
@@ -74,6 +77,6 @@ def parts(kind: str, columns: Mapping[str, Floats]) -> list[tuple[str, npt.NDArr
     else:
         return [(kind, slice(None))]
     first = int(code[0]) if len(code) else 0
-    if (code == first).all():
+    if len(code) == 1 or (code == first).all():
         return [(models[first], slice(None))]
     return [(model, np.flatnonzero(code == i)) for i, model in enumerate(models)]

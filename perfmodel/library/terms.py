@@ -26,7 +26,11 @@ class OperatorTerms:
 
     def bound(self) -> npt.NDArray[np.str_]:
         """Name of the largest term of each row."""
-        names = np.array(list(self.seconds))
+        winner: npt.NDArray[np.str_] = np.array(list(self.seconds))[self.largest()]
+        return winner
+
+    def largest(self) -> npt.NDArray[np.int8]:
+        """Place in `seconds` of the largest term of each row, the first of equal ones."""
         code = np.zeros(self.latency_s.shape, dtype=np.int8)
         best: Floats | None = None
         for index, value in enumerate(self.seconds.values()):
@@ -35,5 +39,4 @@ class OperatorTerms:
             else:
                 code[value > best] = index
                 np.maximum(best, value, out=best)
-        winner: npt.NDArray[np.str_] = names[code]
-        return winner
+        return code

@@ -75,7 +75,7 @@ def goal(
         raise InputError(f"objective {objective!r}: use one of {', '.join(OBJECTIVES)}")
     if (budget_usd_per_hour is not None or objective == "cost") and not prices:
         raise InputError(
-            "a budget or the objective cost needs prices: none of these GPUs has one; write them in prices.toml or pass prices="
+            "a budget or the objective cost needs prices: none of these GPUs has one; write them in prices.toml or pass prices (--prices)"
         )
     return Goal(
         size("isl", isl, high=10**8),

@@ -12,7 +12,16 @@ from perfmodel.plan.model import LayerSpec, ModelSpec
 from perfmodel.plan.quantisation import Quantisation, common, from_config, from_name
 
 Config = Mapping[str, Any]
-_DTYPES = {"float16": "fp16", "torch.float16": "fp16", "half": "fp16"}
+_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "bf16",
+    "float": "bf16",
+    "auto": "bf16",
+    "float8_e4m3fn": "bf16",
+}
+"""What a stack keeps layers in that are not quantised, by torch_dtype: float32 checkpoints are cast down."""
 _SLIDING = ("sliding_attention", "chunked_attention")
 
 
@@ -34,8 +43,8 @@ def parse_config(
         family = Family()
     text = {**family.defaults, **{key: value for key, value in text.items() if value is not None}}
     fields = _Fields(text, where)
-    plain = "fp16" if _dtype(config, text) == "fp16" else "bf16"
-    recipe = from_name(quantization) if quantization else from_config(_quantization(config, text), plain)
+    plain = _dtype(config, text, where)
+    recipe = from_name(quantization) if quantization else from_config(_quantization(config, text, where), plain)
     hidden, count = fields.number("hidden"), fields.number("layers", high=2000)
     layers, order, kept = _layers(fields, family, hidden, count, recipe, plain)
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", family.tied))
@@ -81,14 +90,20 @@ def _seeing_params(vision: Any) -> int:
     return int(layers * (4 * hidden**2 + 2 * hidden * inter))
 
 
-def _dtype(config: Config, text: Config) -> str:
-    value = next((c[k] for c in (text, config) for k in ("torch_dtype", "dtype") if c.get(k)), "bfloat16")
-    return _DTYPES.get(str(value), "bf16")
+def _dtype(config: Config, text: Config, where: str) -> str:
+    key, value = next(((k, c[k]) for c in (text, config) for k in ("torch_dtype", "dtype") if c.get(k)), ("torch_dtype", "bfloat16"))
+    found = _DTYPES.get(value.removeprefix("torch.")) if isinstance(value, str) else None
+    if found is None:
+        raise InputError(f"{where}: {key} = {value!r}: expected one of {', '.join(_DTYPES)}; other types stand in quantization_config")
+    return found
 
 
-def _quantization(config: Config, text: Config) -> Config | None:
-    found = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
-    return found if isinstance(found, Mapping) else None
+def _quantization(config: Config, text: Config, where: str) -> Config | None:
+    places = ((config, "quantization_config"), (text, "quantization_config"), (config, "compression_config"))
+    key, found = next(((k, c[k]) for c, k in places if c.get(k)), ("", None))
+    if found is not None and not isinstance(found, Mapping):
+        raise InputError(f"{where}: {key} = {found!r}: expected an object with quant_method")
+    return found
 
 
 class _Fields:
@@ -105,6 +120,8 @@ class _Fields:
         for key in names:
             value = self.config.get(key)
             if isinstance(value, list) and value:
+                if key in FIELDS["layers"]:
+                    raise InputError(f"{self.where}: {key} = {value!r}: expected one whole number")
                 if len(set(map(str, value))) > 1:
                     raise InputError(f"{self.where}: {key} differs between layers, which this reader does not know")
                 value = value[0]

@@ -81,7 +81,9 @@ def from_config(config: Mapping[str, Any] | None, plain: str) -> Quantisation:
     if method == "compressed-tensors":
         return _compressed(config, ignored)
     known = "fp8, fbgemm_fp8, mxfp4, awq, gptq, bitsandbytes, modelopt, compressed-tensors"
-    raise InputError(f"quantization_config.quant_method = {method!r}: known are {known}; or pass quantization= to say what it is")
+    raise InputError(
+        f"quantization_config.quant_method = {method!r}: known are {known}; or pass quantization (--quantization) to say what it is"
+    )
 
 
 def _compressed(config: Mapping[str, Any], ignored: tuple[str, ...]) -> Quantisation:

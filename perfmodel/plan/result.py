@@ -257,7 +257,9 @@ class Plan:
         lines += [f"{gpu} has no tensor cores for {kind}: weights are widened on the way in, as Marlin kernels do" for gpu, kind in wide]
         used = sorted(name for name, price in self.prices.items() if price.example)
         if used:
-            lines.append(f"prices of {', '.join(used)} are examples ({self.prices[used[0]].date}), not quotes: pass your own with prices=")
+            lines.append(
+                f"prices of {', '.join(used)} are examples ({self.prices[used[0]].date}), not quotes: pass your own with prices (--prices)"
+            )
         return lines
 
     def to_html(self, path: str | Path) -> Path:

@@ -141,7 +141,7 @@ def _engines(
         reasons = list(dict.fromkeys(r.reason for r in sorted(out, key=lambda r: -r.parallel.gpus)))
         raise NoAnswerError(
             f"{published.name} with {options['context_tokens']} tokens a request fits on none of {', '.join(s.name for s in specs)} within "
-            f"{min(largest or 64, limit)} GPUs an engine: {reasons[0]}; try more GPUs, quantization= or a shorter context"
+            f"{min(largest or 64, limit)} GPUs an engine: {reasons[0]}; try more GPUs, a quantization (--quantization) or a shorter context"
         )
     return engines, out
 

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,7 +148,11 @@ class Store:
 
     def add(self, runs: Iterable[Run]) -> int:
         """Append runs, all or none; returns how many were new."""
-        return self._insert([run.row() for run in runs])
+        rows = [run.row() for run in runs]
+        if not rows:
+            return 0
+        with self._errors(), self._transaction():
+            return self._insert(rows)
 
     def latest(self, key: Key, role: str = "config") -> list[Run]:
         """The newest run of each config (or baseline) under `key`, fastest first, failures last."""
@@ -183,29 +187,36 @@ class Store:
 
     def import_rows(self, data: Any, source: str) -> tuple[int, int]:
         """Add the runs of an export, all or none; returns (new, already there). `source` names the file in the InputError of a bad one."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("runs"), list) or "perfmodel_store" not in data:
-            raise InputError(f"{source}: not an export of a perfmodel store: expected an object with perfmodel_store and runs")
-        if data["perfmodel_store"] != VERSION:
-            raise InputError(f"{source}: an export of version {data['perfmodel_store']!r}, this perfmodel reads {VERSION}")
-        rows = [_checked(row, f"{source}: run {number}") for number, row in enumerate(data["runs"])]
+        return self.import_all([(source, data)])[0]
+
+    def import_all(self, exports: Sequence[tuple[str, Any]]) -> list[tuple[int, int]]:
+        """Add the runs of several exports (source, data), those of all or of none; returns (new, already there) of each."""
+        checked = [self._read(data, source) for source, data in exports]
         with self._errors():
             damage = str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])
         if damage != "ok":
             raise InputError(self._unusable(" ".join(damage.split())))
-        new = self._insert(rows)
-        return new, len(rows) - new
+        with self._errors(), self._transaction():
+            return [(new := self._insert(rows), len(rows) - new) for rows in checked]
+
+    def _read(self, data: Any, source: str) -> list[dict[str, Any]]:
+        if not isinstance(data, Mapping) or not isinstance(data.get("runs"), list) or "perfmodel_store" not in data:
+            raise InputError(f"{source}: not an export of a perfmodel store: expected an object with perfmodel_store and runs")
+        if data["perfmodel_store"] != VERSION:
+            raise InputError(f"{source}: an export of version {data['perfmodel_store']!r}, this perfmodel reads {VERSION}")
+        return [_checked(row, f"{source}: run {number}") for number, row in enumerate(data["runs"])]
 
     def _insert(self, rows: list[dict[str, Any]]) -> int:
+        """Rows that are new, inside a transaction."""
         if not rows:
             return 0
         names = ("digest", *_COLUMNS)
         command = f"INSERT INTO runs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) ON CONFLICT (digest) DO NOTHING"
         digests = [hashlib.sha256(json.dumps([row[n] for n in _COLUMNS]).encode()).hexdigest() for row in rows]
         values = [(digest, *(row[n] for n in _COLUMNS)) for digest, row in zip(digests, rows, strict=True)]
-        with self._errors(), self._transaction():
-            before = self._db.total_changes
-            self._db.executemany(command, values)
-            return self._db.total_changes - before
+        before = self._db.total_changes
+        self._db.executemany(command, values)
+        return self._db.total_changes - before
 
     def _select(self, what: str) -> list[Run]:
         with self._errors():

@@ -29,7 +29,7 @@ def test_a_small_gemm_waits_for_memory_and_a_large_one_does_not() -> None:
 def test_terms_are_those_of_the_prediction() -> None:
     found = pm.predict(LARGE, "h100_sxm", stack="torch")
     for row in found.explain().terms:
-        assert row["alone_us"] == found.terms[row["term"]] and row["share"] == pytest.approx(row["alone_us"] / found.latency_us)
+        assert row["alone_us"] == found.terms[row["term"]] and row["share"] == pytest.approx(row["alone_us"] / found.detail["law_us"])
 
 
 def test_changes_are_what_a_changed_gpu_is_predicted_to_take() -> None:

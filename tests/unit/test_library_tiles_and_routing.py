@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perfmodel.hw import gpu
-from perfmodel.library import moe, moe_routing
+from perfmodel.library import moe_routing
 from perfmodel.library.attention_tiles import tiles
 from perfmodel.library.names import KERNELS, STACKS
 
@@ -37,8 +37,8 @@ def test_packed_heads_leave_fewer_tokens_in_a_tile() -> None:
     assert tile("l40s", "sglang", "flashinfer", 128, group=512) == (1, 64, 128)
 
 
-def loads(tokens: float, top_k: float, experts: float, ep: float, skew: float) -> moe_routing.Loads:
-    values = {"tokens": tokens, "top_k": top_k, "num_experts": experts, "ep": ep, "skew": skew}
+def loads(tokens: float, top_k: float, experts: float, ep: float, skew: float, whole_tokens: float = 0.0) -> moe_routing.Loads:
+    values = {"tokens": tokens, "top_k": top_k, "num_experts": experts, "ep": ep, "skew": skew, "whole_tokens": whole_tokens}
     return moe_routing.loads({name: np.array([value]) for name, value in values.items()})
 
 
@@ -48,6 +48,18 @@ def test_balanced_routing_by_hand() -> None:
     assert found.tiles(np.array([64.0]))[0] == pytest.approx(32)  # 64 rows an expert
     assert found.tiles(np.array([48.0]))[0] == pytest.approx(64)
     assert loads(4, 2, 128, 1, 0.0).touched[0] == pytest.approx(8)
+    uneven = loads(128, 8, 60, 1, 0.0)  # 1024 rows: 4 experts of 18, 56 of 17
+    assert uneven.total[0] == pytest.approx(1024)
+    assert uneven.tiles(np.array([17.0]))[0] == pytest.approx(56 + 2 * 4)
+    assert uneven.tiles(np.array([16.0]))[0] == pytest.approx(120)
+
+
+def test_whole_tokens_bring_every_row_to_a_gpu() -> None:
+    few, many = (loads(1024, 8, 128, ep, 0.0, whole_tokens=1.0) for ep in (8, 32))
+    assert few.total[0] == pytest.approx(1024 * 8)  # as on one GPU
+    assert many.total[0] == pytest.approx(1024 * 8 * 8 / 32)
+    assert few.touched[0] == pytest.approx(16)
+    assert loads(1024, 8, 128, 8, 1.2, whole_tokens=1.0).total[0] <= 1024 * 8 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("skew", [1.01, 1.2, 1.0, 2.0])
@@ -74,24 +86,3 @@ def test_loads_agree_with_sampled_weights() -> None:
     assert ours.rows[0, -1] == pytest.approx(busiest, rel=0.25)
     sampled = rows.reshape(4000, ep, -1).sum(axis=2).max(axis=1).mean()
     assert ours.total[0] == pytest.approx(sampled, rel=0.35)
-
-
-def test_default_tile_rows_of_the_stacks() -> None:
-    tokens = np.array([16.0, 64.0, 256.0, 4096.0])
-    experts, mean = np.full(4, 64.0), np.array([2.0, 20.0, 70.0, 900.0])
-
-    def of(path: str) -> list[float]:
-        return moe.block_rows(np.full(4, moe.PATHS.index(path)), tokens, experts, mean).tolist()
-
-    assert of("vllm_triton") == [16, 32, 64, 128]
-    assert of("sglang_triton") == [16, 16, 64, 64]
-    assert of("trtllm") == [16, 32, 128, 128]
-
-
-def test_moe_paths() -> None:
-    def path(stack: str, kernel: str) -> str:
-        return moe.PATHS[moe.PATH[STACKS.index(stack), KERNELS.index(kernel)]]
-
-    assert path("vllm", "other") == path("vllm", "triton") == "vllm_triton"
-    assert path("sglang", "flashinfer") == "sglang_cutlass"
-    assert path("trtllm", "cutlass") == "trtllm" and path("any", "triton") == path("torch", "other") == "any"

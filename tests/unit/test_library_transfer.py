@@ -10,8 +10,19 @@ from perfmodel.hw import gpu
 from perfmodel.learn import kriging
 from perfmodel.learn.boost import CORRECTION, boost
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import operator_terms
-from perfmodel.learn.transfer import CARD_KEY, HIDDEN, NEW_PATH_SHARE, blank, known_pairs, settled, tensor_path, tree_share, visible
+from perfmodel.learn.operators import operator_terms, width_table
+from perfmodel.learn.transfer import (
+    CARD_KEY,
+    HIDDEN,
+    NEW_PATH_MARGIN,
+    NEW_PATH_SHARE,
+    blank,
+    known_pairs,
+    settled,
+    tensor_path,
+    tree_share,
+    visible,
+)
 from perfmodel.library.attention_paths import PATHS
 from perfmodel.library.columns import read_operator
 from perfmodel.ops.attention import Attention
@@ -115,6 +126,14 @@ def fitted_tree() -> FittedModel:
     features = {"a": rng.random(200), "b": rng.random(200)}
     tree = boost(features, 0.4 * (features["a"] > 0.5), None, rounds=30, params=CORRECTION)
     return FittedModel("t", "spec", {}, (-0.3, 0.3), tree, {}, {CARD_KEY: {"mma": [64]}})
+
+
+def test_an_interval_is_wider_on_a_tensor_path_that_no_row_used() -> None:
+    card = {CARD_KEY: {"mma": [64]}, "half_widths": {"known": [0.1] * 6, "new": [0.2] * 6}, "archs": ["sm_80"]}
+    assert width_table(card, "sm_80", (0.0, 0.0)).tolist() == [0.1] * 6
+    assert width_table(card, "sm_89", (0.0, 0.0)).tolist() == [0.2] * 6
+    np.testing.assert_allclose(width_table(card, "sm_90", (0.0, 0.0)), 0.2 * NEW_PATH_MARGIN)
+    assert width_table({**card, "prior": "universal:moe"}, "sm_90", (0.0, 0.0)).tolist() == [0.2] * 6
 
 
 def test_half_of_a_tree_counts_on_a_tensor_path_that_it_never_saw() -> None:

@@ -1,0 +1,104 @@
+"""`perfmodel evaluate speed`: what an answer costs on this machine, question by question and in tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from perfmodel.cli import options, output
+from perfmodel.cli.progress import Progress
+
+TIMES = 200  # a question is asked this often; the shortest time counts, for other programs only make it longer
+TABLES, RANKS = 3, 3
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give `evaluate` the command."""
+    app.command("speed")(speed)
+
+
+def speed(
+    gpu: options.Gpu = "h100_sxm",
+    stack: Annotated[str | None, typer.Option("--stack", help="Library that runs the operators.")] = None,
+    rows: Annotated[str, typer.Option("--rows", metavar="COUNT", help="Rows of each table.")] = "50000",
+    calibration: options.Calibration = "auto",
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """Processor time, one core: of a single predict once its model is loaded, of predict_table on random rows, of rank."""
+    output.check_format(json_, csv_)
+    from perfmodel.hw import gpu as find_gpu
+    from perfmodel.ops import Gemm
+    from perfmodel.predict import predict, predict_table
+    from perfmodel.tune.rank import rank
+
+    length, spec, asked = options.count("rows", rows), find_gpu(gpu), options.calibration(calibration)
+    found: list[dict[str, Any]] = []
+    with Progress("timing"):
+        for name, (op, kind, table) in questions(length).items():
+            own = None if kind == "collective" else stack
+            one = shortest(partial(predict, op, gpu, stack=own, calibration=asked), TIMES)
+            frame = table if own is None else table.assign(stack=own)
+            many = shortest(partial(predict_table, kind, frame, gpu, calibration=asked), TABLES)
+            found.append({"question": name, "ms": 1e3 * one, "table_rows_per_s": length / many})
+        ranked = shortest(partial(rank, Gemm(4096, 14336, 4096), gpu, top_k=8, calibration=asked), RANKS)
+        found.append({"question": "rank gemm", "ms": 1e3 * ranked, "table_rows_per_s": None})
+    head = [
+        f"{spec.name}, processor time on one core, shortest of {TIMES} questions, {TABLES} tables of {length} rows, {RANKS} rankings",
+        "",
+    ]
+    output.write_rows(found, json_=json_, csv_=csv_, head=head)
+
+
+def shortest(ask: Callable[[], Any], times: int) -> float:
+    """Shortest processor time, s, of a call whose models are loaded."""
+    ask()
+    taken = []
+    for _ in range(times):
+        start = time.process_time()
+        ask()
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+def questions(length: int) -> dict[str, tuple[Any, str, Any]]:
+    """(operator, kind, random table of `length` rows) by name: sizes of language models, the same ones on every call."""
+    import numpy as np
+    import pandas as pd
+
+    from perfmodel.ops import MLA, Attention, Collective, Gemm, MemoryBound, MoE
+
+    draw = np.random.default_rng(0)
+
+    def whole(low: int, high: int, step: int = 1) -> Any:
+        return step * draw.integers(low, high + 1, length)
+
+    kv_heads, tokens = draw.choice([1, 2, 8], length), whole(1, 8192)
+    heads = {"kv_heads": kv_heads, "q_heads": kv_heads * draw.choice([1, 4, 8], length), "head_dim": draw.choice([64, 128], length)}
+    experts = {"num_experts": draw.choice([8, 64, 128], length), "top_k": draw.choice([2, 8], length)}
+    prefill = {"phase": "prefill", "batch": whole(1, 16), "q_len": tokens, "kv_len": tokens, **heads}
+    decode = {"phase": "decode", "batch": whole(1, 128), "q_len": 1, "kv_len": whole(1, 32768), **heads}
+    mla = {"phase": "decode", "batch": whole(1, 128), "q_len": 1, "kv_len": whole(1, 32768), "num_heads": draw.choice([16, 128], length)}
+    collective = {
+        "kind": draw.choice(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"], length),
+        "message_bytes": 2 ** whole(10, 28),
+        "n_gpus": draw.choice([2, 4, 8], length),
+    }
+    asked: dict[str, tuple[Any, str, dict[str, Any]]] = {
+        "gemm": (Gemm(4096, 14336, 4096), "gemm", {"m": tokens, "n": whole(1, 400, 64), "k": whole(1, 400, 64)}),
+        "attention prefill": (Attention("prefill", 1, 2048, 2048, 32, 8, 128), "attention", prefill),
+        "attention decode": (Attention("decode", 32, 1, 4096, 32, 8, 128), "attention", decode),
+        "mla decode": (MLA("decode", 32, 1, 4096, 16), "mla", mla),
+        "moe": (
+            MoE(64, 4096, 1536, 128, 8),
+            "moe",
+            {"tokens": tokens, "hidden": whole(8, 64, 128), "inter": whole(4, 64, 256), **experts},
+        ),
+        "memory": (MemoryBound("rmsnorm", 4096, 5120), "memory", {"kind": "rmsnorm", "tokens": tokens, "hidden": whole(1, 300, 64)}),
+        "collective": (Collective("all_reduce", 1 << 24, 8), "collective", collective),
+    }
+    return {name: (op, kind, pd.DataFrame({**columns, "dtype": "bf16"})) for name, (op, kind, columns) in asked.items()}

@@ -1,0 +1,131 @@
+"""numpy for laws, with one difference: of single numbers (np.float64), where, minimum, maximum, clip and power cost a tenth of numpy's.
+
+A law is written once, as `from perfmodel import elementwise as np`, for tables (arrays) and for one question (numbers); both give the same
+bits. What else of numpy a law needs is listed here as it is: those functions are quick on single numbers, or a law calls them once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+from numpy import (
+    abs,
+    arange,
+    array,
+    asarray,
+    atleast_1d,
+    bool_,
+    broadcast_to,
+    ceil,
+    concatenate,
+    diff,
+    empty,
+    exp2,
+    flatnonzero,
+    float64,
+    floor,
+    full,
+    full_like,
+    generic,
+    inf,
+    intp,
+    isnan,
+    linspace,
+    log,
+    log2,
+    mod,
+    nan,
+    ndarray,
+    ones,
+    ones_like,
+    reshape,
+    searchsorted,
+    select,
+    sqrt,
+    stack,
+    zeros,
+    zeros_like,
+)
+
+__all__ = [
+    "abs",
+    "arange",
+    "array",
+    "asarray",
+    "atleast_1d",
+    "bool_",
+    "broadcast_to",
+    "ceil",
+    "clip",
+    "concatenate",
+    "diff",
+    "empty",
+    "exp2",
+    "flatnonzero",
+    "float64",
+    "floor",
+    "full",
+    "full_like",
+    "generic",
+    "inf",
+    "intp",
+    "isnan",
+    "linspace",
+    "log",
+    "log2",
+    "maximum",
+    "minimum",
+    "mod",
+    "nan",
+    "ndarray",
+    "ones",
+    "ones_like",
+    "power",
+    "reshape",
+    "searchsorted",
+    "select",
+    "sqrt",
+    "stack",
+    "where",
+    "zeros",
+    "zeros_like",
+]
+
+
+def where(condition: Any, one: Any, other: Any) -> Any:
+    """`one` where the condition holds, `other` elsewhere."""
+    if isinstance(condition, ndarray) or isinstance(one, ndarray) or isinstance(other, ndarray):
+        return numpy.where(condition, one, other)
+    return _number(one if condition else other)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two, element by element; NaN where one of them is."""
+    if isinstance(a, ndarray) or isinstance(b, ndarray):
+        return numpy.minimum(a, b)
+    return _number(a if a <= b or a != a else b)  # noqa: PLR0124
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of two, element by element; NaN where one of them is."""
+    if isinstance(a, ndarray) or isinstance(b, ndarray):
+        return numpy.maximum(a, b)
+    return _number(a if a >= b or a != a else b)  # noqa: PLR0124
+
+
+def clip(values: Any, low: Any, high: Any) -> Any:
+    """Values no lower than `low`, then no higher than `high`, element by element."""
+    return minimum(maximum(values, low), high)
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """`base` to the power of `exponent`, element by element."""
+    if isinstance(base, ndarray) or isinstance(exponent, ndarray):
+        return numpy.power(base, exponent)
+    return float64(base) ** exponent
+
+
+def _number(value: Any) -> Any:
+    """Python's own numbers as numpy's, which divide by zero to infinity and have astype."""
+    return value if isinstance(value, generic) else asarray(value)[()]

@@ -1,0 +1,114 @@
+"""Laws of single numbers and of columns, and the GEMM law's search for the best tile: fast ways give the bits of the slow ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from perfmodel import elementwise
+from perfmodel.analytic.roofline import overlap
+from perfmodel.hw import gpu
+from perfmodel.learn.operators import operator_model, operator_terms, predict_columns
+from perfmodel.library import gemm
+from perfmodel.library.columns import MEMORY_KINDS, read_frame, take
+from perfmodel.library.registry import MODELS, parts
+
+GPUS = ("a100_sxm", "h100_sxm", "l20", "b200_sxm")
+ROWS = 40
+DTYPES = ("bf16", "fp16", "int8", "int8_wo", "int4_wo")
+
+
+def table(kind: str, seed: int) -> pd.DataFrame:
+    """Random rows of a kind of operator, over all stacks and the dtypes that every GPU has."""
+    draw = np.random.default_rng(seed)
+    pick = lambda values: draw.choice(values, ROWS)  # noqa: E731
+    decode = pick([0, 1])
+    kv_heads, q_len = pick([1, 2, 8]), np.where(decode, 1, pick([1, 77, 512, 4096]))
+    frames: Mapping[str, Mapping[str, Any]] = {
+        "gemm": {
+            "m": pick([1, 5, 64, 129, 4096, 7777]),
+            "n": pick([1, 64, 1000, 14336]),
+            "k": pick([1, 128, 5120, 28672]),
+            "batch": pick([1, 8]),
+        },
+        "attention": {
+            "phase": np.where(decode, "decode", "prefill"),
+            "batch": pick([1, 7, 64]),
+            "q_len": q_len,
+            "kv_len": q_len + pick([0, 1, 3000]),
+            "kv_heads": kv_heads,
+            "q_heads": kv_heads * pick([1, 5, 8, 48]),
+            "head_dim": pick([64, 96, 128, 256]),
+            "window": pick([0, 128]),
+        },
+        "mla": {
+            "phase": np.where(decode, "decode", "prefill"),
+            "batch": pick([1, 7, 64]),
+            "q_len": q_len,
+            "kv_len": q_len + pick([0, 3000]),
+            "num_heads": pick([8, 16, 128]),
+        },
+        "memory": {"kind": pick(MEMORY_KINDS), "tokens": pick([1, 33, 8192]), "hidden": pick([128, 5120])},
+    }
+    stacks = pick(["", "vllm", "sglang", "trtllm", "torch"])
+    return pd.DataFrame({**frames[kind], "dtype": pick(["bf16", "fp16"] if kind != "gemm" else DTYPES), "stack": stacks})
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("kind", ["gemm", "attention", "mla", "memory"])
+def test_one_question_gets_the_bits_of_its_row_in_a_table(name: str, kind: str) -> None:
+    spec, columns = gpu(name), read_frame(kind, table(kind, 3))
+    for what, rows in parts(kind, columns):
+        assert MODELS[what].numbers
+        part, model = take(columns, rows), operator_model(spec, what, "auto")
+        whole = operator_terms(spec, what, part, model.constants)
+        for row in range(len(part["dtype"])):
+            one = predict_columns(spec, what, take(part, slice(row, row + 1)), model)
+            assert one.terms.latency_s == whole.latency_s[row]
+            for mine, all_rows in ((one.terms.seconds, whole.seconds), (one.terms.features, whole.features)):
+                assert list(mine) == list(all_rows)
+                assert {n: float(v[0]) for n, v in mine.items()} == {
+                    n: float(np.broadcast_to(v, whole.latency_s.shape)[row]) for n, v in all_rows.items()
+                }
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_tiles_that_are_not_tried_could_not_have_been_the_best(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, frame = gpu(name), pd.concat([table("gemm", seed) for seed in range(60)], ignore_index=True)
+    columns, constants = read_frame("gemm", frame), operator_model(spec, "gemm", "auto").constants
+    quick = operator_terms(spec, "gemm", columns, constants)
+    tried = []
+
+    def all_of_them(power: float, *parts: Any) -> Any:
+        tensor, feed, latency, start, extra = parts
+        tried.append(np.mean(np.isinf(kept(power, *parts))))
+        return overlap(power, tensor, feed, latency) + start + extra
+
+    kept = gemm._totals
+    monkeypatch.setattr(gemm, "_totals", all_of_them)
+    slow = operator_terms(spec, "gemm", columns, constants)
+    assert np.mean(tried) > 0.5  # most tiles are left out
+    assert (quick.latency_s == slow.latency_s).all()
+    for feature in quick.features:
+        assert (quick.features[feature] == slow.features[feature]).all(), feature
+
+
+@pytest.mark.parametrize("name", ["where", "minimum", "maximum", "clip", "power"])
+def test_numbers_of_elementwise_are_numpys(name: str) -> None:
+    values = [0.0, -1.5, 3.0, np.inf, -np.inf, np.nan]
+    numpys = getattr(np, name)
+    for a in values:
+        for b in values:
+            third = [(x,) for x in (-2.0, 2.0)] if name in ("where", "clip") else [()]
+            for rest in third:
+                arguments = (a > 0, b, *rest) if name == "where" else (b, a, *rest) if name == "clip" else (a, b)
+                with np.errstate(all="ignore"):
+                    given = tuple(np.float64(x) if not isinstance(x, bool) else np.bool_(x) for x in arguments)
+                    mine, wanted = getattr(elementwise, name)(*given), numpys(*(np.array([x]) for x in arguments))[0]
+                assert isinstance(mine, np.generic)
+                if not (name == "clip" and np.isnan(a)):
+                    assert mine == wanted or (np.isnan(mine) and np.isnan(wanted)), arguments

@@ -72,7 +72,9 @@ if TYPE_CHECKING:
     from perfmodel.plan.search import plan
     from perfmodel.predict import predict, predict_table
     from perfmodel.prediction import Prediction
-    from perfmodel.tune import Ranking, prune, rank, tune
+    from perfmodel.tune.profile import tune
+    from perfmodel.tune.rank import Ranking, rank
+    from perfmodel.tune.triton_hook import prune
 
 
 def __getattr__(name: str) -> Any:

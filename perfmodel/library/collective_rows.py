@@ -99,7 +99,8 @@ def levels(values: Any, rows: int) -> tuple[list[Any], npt.NDArray[np.intp]]:
     """(distinct values, "" for none, and which of them each row has)."""
     if rows == 1 or np.ndim(values) == 0:
         value = values if np.ndim(values) == 0 else values[0]
-        return ["" if value is None or value != value else value], np.zeros(rows, dtype=np.intp)  # noqa: PLR0124
+        if value is None or isinstance(value, str):
+            return [value or ""], np.zeros(rows, dtype=np.intp)
     import pandas as pd
 
     codes, found = factorized(np.broadcast_to(np.asarray(values, dtype=object), (rows,)))

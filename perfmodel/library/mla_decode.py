@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
+from perfmodel import elementwise as np
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names

@@ -14,6 +14,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.collective_fit import Z80
 from perfmodel.library.collective import CollectiveTerms, model
 from perfmodel.ops.collective import bus_factor, collective_kind
+from perfmodel.predict_collective import collective_model
 from perfmodel.units import GB, US_PER_S
 
 if TYPE_CHECKING:
@@ -27,11 +28,14 @@ _COLUMNS = ("dtype", "nodes", "topology", "version")
 def curve(
     gpu: str | GpuSpec, kind: str, n_gpus: int, stack: str = "nccl", constants: Mapping[str, float] | None = None, **columns: Any
 ) -> tuple[Floats, CollectiveTerms]:
-    """(message sizes in bytes, model's answer) from 256 B to 1 GiB, eight points an octave; `columns` are further ones (dtype ...)."""
+    """(message sizes in bytes, model's answer) from 256 B to 1 GiB, eight points an octave; `columns` are further ones (dtype ...).
+
+    `constants` None: those of the calibration that predict takes.
+    """
     sizes = np.round(2 ** np.linspace(8, 30, 177))
     spec = find_gpu(gpu)
     rows = {"kind": collective_kind(kind), "message_bytes": sizes, "n_gpus": float(n_gpus), **columns}
-    return sizes, model(spec, rows, stack, constants)
+    return sizes, model(spec, rows, stack, collective_model(spec, "auto").constants if constants is None else constants)
 
 
 class Asked(TypedDict, total=False):

@@ -46,7 +46,7 @@ def test_message_sizes_that_the_fit_did_not_see(name: str, limit: float) -> None
 def test_sizes_left_out_of_seven_runs_on_two_h200s() -> None:
     """In a graph two runs differ by 4 %. Call by call by 6 to 33 %: the host takes 33 us a call in one process, 42 us in the next."""
     found = rows("h200_sxm")
-    error = np.abs(np.expm1(-held_out_errors(found, collective_model(gpu("h200_sxm"), None).constants, 5, 0)))
+    error = np.abs(np.expm1(-held_out_errors(found, collective_model(gpu("h200_sxm"), None).constants, FOLDS, 0)))
     graph = found.stack == "torch_graph"
     assert error[graph].mean() < 0.05 and error[~graph].mean() < 0.12
 

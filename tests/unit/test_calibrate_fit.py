@@ -280,7 +280,7 @@ def test_a_dry_run_prints_the_plan_and_measures_nothing(
         (["--dry-run", "--gpu", "h200_sxm", "--budget", "1"], 2, "budget must be 10 to 3600 seconds, got 1"),
         (["--dry-run", "--gpu", "h200_sxm", "--json", "--csv"], 2, "choose one"),
         (["report"], 2, "report needs --gpu NAME or --calibration FOLDER"),
-        (["report", "--gpu", "l20"], 1, "run perfmodel calibrate first"),
+        (["report", "--gpu", "l20"], 1, "l20 has no calibration report"),
         (["report", "--calibration", "/nowhere"], 1, "no report.json in /nowhere"),
     ],
 )

@@ -124,6 +124,31 @@ def operators(
         output.write_table(found, head=head)
 
 
+@app.command()
+def stacks(
+    operator: Annotated[list[str] | None, typer.Option("--operator", help="gemm, attention_prefill ...; may be given again.")] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="Only this GPU.")] = None,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """How far two stacks are apart on the same operators of one GPU: what no answer can know without the stack."""
+    import pandas as pd
+
+    from perfmodel.calibrate.evaluate_stacks import apart
+    from perfmodel.errors import NoAnswerError, unknown_name
+    from perfmodel.library.registry import MODELS
+
+    output.check_format(json_, csv_)
+    for name in (chosen := operator or list(MAIN_OPERATORS)):
+        if name not in MODELS:
+            raise unknown_name("operator", name, MODELS)
+    only = None if gpu is None else find_gpu(gpu).name
+    table = pd.concat([apart(name, only) for name in chosen], ignore_index=True)
+    if table.empty:
+        raise NoAnswerError(f"no two stacks were measured on the same {', '.join(chosen)} operators{f' of {only}' if only else ''}")
+    output.write_rows(table.to_dict("records"), json_=json_, csv_=csv_, head=["apart_percent: mean deviation from the median ratio", ""])  # type: ignore[arg-type]
+
+
 def predictor(kernel: str, gpu: GpuSpec, model: FittedModel) -> Predictor:
     """What evaluate_ranking calls: latency, low and high of a sweep's configs by one model."""
 

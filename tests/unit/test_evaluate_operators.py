@@ -75,3 +75,11 @@ def test_refuses_in_one_line(words: str, said: str, capsys: Capture) -> None:
     assert run(["evaluate", "operators", *words.split()]) == 2
     printed = capsys.readouterr()
     assert said in printed.err.splitlines()[-1] and not printed.out  # on a slow machine progress comes before it
+
+
+def test_stacks_are_compared_on_the_operators_that_both_measured(capsys: Capture) -> None:
+    assert run(["evaluate", "stacks", "--operator", "gemm", "--gpu", "h100_sxm", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 3 and all(row["operators"] >= 20 and 0 < row["apart_percent"] < 20 for row in rows)
+    assert run(["evaluate", "stacks", "--operator", "gemm", "--gpu", "h200_sxm"]) == 1  # torch alone
+    assert run(["evaluate", "stacks", "--operator", "nothing"]) == 2

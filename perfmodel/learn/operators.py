@@ -140,8 +140,9 @@ def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Fl
     if model.residual is None:
         return np.zeros(length)
     features = visible(model.card, gpu.arch, terms.features)
-    learnt = log_ratio_of_one(model.residual, features) if length == 1 else model.residual.log_ratio(features, length)
-    return tree_share(model.card, gpu.arch) * np.asarray(learnt)
+    if length == 1:
+        return np.full(1, tree_share(model.card, gpu.arch) * log_ratio_of_one(model.residual, features))
+    return tree_share(model.card, gpu.arch) * model.residual.log_ratio(features, length)
 
 
 def kin(gpu: GpuSpec, what: str) -> dict[str, FittedModel]:

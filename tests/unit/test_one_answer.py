@@ -34,7 +34,6 @@ ARGUMENT = re.compile(r"\b(prices|quantization|calibration)=")
 @pytest.mark.parametrize("gpu", ["h100_sxm", "a100_sxm", "l20", "b200_sxm"])
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_terms_of_latent_attention_reconcile_with_the_answer(gpu: str, phase: str) -> None:
-    below = 0
     for batch in (1, 16, 128):
         for length in (256, 4096, 32768):
             op = pm.MLA(phase, batch, 1 if phase == "decode" else min(length, 8192), length, 16)
@@ -44,8 +43,6 @@ def test_terms_of_latent_attention_reconcile_with_the_answer(gpu: str, phase: st
             assert all(row["share"] <= 1.0 + 1e-9 for row in told.terms)
             assert told.terms[0]["term"] == found.bound
             assert f"{told.law_us:.4g} us by the law" in str(told) and told.as_dict()["law_us"] == told.law_us
-            below += told.terms[0]["alone_us"] > found.latency_us
-    assert below or phase == "prefill" or gpu != "l20"
 
 
 def test_a_stack_and_a_config_contradict_each_other() -> None:
@@ -153,3 +150,18 @@ def test_speed_is_told_of_every_operator(capsys: pytest.CaptureFixture[str], mon
     told = {row["question"]: row for row in json.loads(capsys.readouterr().out)}
     assert {"gemm", "attention prefill", "attention decode", "mla decode", "moe", "memory", "collective", "rank gemm"} == set(told)
     assert all(row["ms"] > 0 for row in told.values()) and told["gemm"]["table_rows_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        (pm.Attention("decode", 16, 1, 4096, 32, 8, 128), "attention"),
+        (pm.Attention("prefill", 1, 4096, 4096, 32, 8, 128), "attention"),
+        (pm.MemoryBound("rmsnorm", 64, 4096), "memory"),
+    ],
+)
+def test_an_interpolated_calibration_answers_one_question_as_in_a_table(op: Any, kind: str) -> None:
+    fields = {name: getattr(op, name) for name in type(op).__slots__ if getattr(op, name) is not None}
+    table = pd.DataFrame([{**fields, "stack": "torch"}] * 3)
+    found = pm.predict_table(kind, table, "h200_sxm")
+    assert found["latency_us"].to_numpy() == pytest.approx(pm.predict(op, "h200_sxm", stack="torch").latency_us, rel=1e-4)

@@ -19,7 +19,9 @@ from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, correction, interval_group, operator_terms
 from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, tensor_path
 from perfmodel.library.columns import read_frame, take
+from perfmodel.library.names import STACKS
 from perfmodel.library.registry import MODELS, parts
+from perfmodel.predict_operators import STACKS_KEY
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ FIXED = (
     "inline_ecc_share", "copies_any", "copies_vllm", "copies_sglang", "copies_trtllm", "copies_torch",
 )  # fmt: skip
 """Constants that keep their stated value: facts with a source of their own, not identified by latencies, or a choice of form."""
+OWN_KERNELS = ("attention_prefill", "attention_decode", "moe", "moe_quantised", "mla_prefill", "mla_decode")
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tree that a universal model may keep
 SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noise of a row
 NEW_ARCH_MARGIN = 1.1  # two or three GPUs left out say little of the next one: their widths are a tenth too narrow in turn
@@ -175,8 +178,16 @@ def fit_own(rows: Rows) -> FittedModel:
         "half_widths": {NEW_ARCH_GROUP: widths},
         "held_out_error": float(np.mean(np.abs(np.expm1(named)))),
         "gpu": rows.gpus[0],
+        **own_stacks(rows),
     }
     return FittedModel(model.model_id, "calibrated", model.constants, (-max(widths), max(widths)), model.residual, model.envelope, facts)
+
+
+def own_stacks(rows: Rows) -> dict[str, Any]:
+    """Card entry: where each stack brings kernels of its own, a calibration answers only for the stacks it saw, and for none named."""
+    if rows.what not in OWN_KERNELS:
+        return {}
+    return {STACKS_KEY: [STACKS[code] for code in sorted({0, *(int(code) for code in rows.columns["stack"])})]}
 
 
 def fit_tree(rows: Rows) -> FittedModel:

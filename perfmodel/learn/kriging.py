@@ -42,6 +42,7 @@ KIN = 0.1  # variance of the weight that another GPU's calibration gets, once fo
 FURTHEST_KIN = 1.5  # what such a calibration may say at most, in e-folds
 NOISE, OUTLIER = 0.02, 0.1  # variance of a row; residual from which a row counts less
 BLOCK = 20_000
+LARGEST = 1e4  # no octaves, e-folds or weights of a sound entry come near it
 KEPT = 16  # entries whose arrays stay in memory
 
 
@@ -152,9 +153,17 @@ def log_ratio(entry: Mapping[str, Any], where: Place) -> Floats:
     return result
 
 
+def trees(entry: Any) -> int:
+    """How many trees the prior had; raises InputError for what is no entry."""
+    count = entry.get("trees") if isinstance(entry, Mapping) else None
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < LARGEST:
+        raise another_version()
+    return count
+
+
 def another_version() -> InputError:
-    """What to say of an entry that this version cannot read."""
-    return InputError("this calibration was made by another version of perfmodel: make it again from its table")
+    """What to say of an entry that cannot be read."""
+    return InputError("this calibration was made by another version of perfmodel, or its card is damaged: make it again from its rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +203,10 @@ def _arrays(entry: Mapping[str, Any]) -> _Arrays:
         names, leaves = (_unpacked(entry[name], "<u2", rows) for name in ("names", "leaves"))
         centre, weights = (np.asarray(entry[name], dtype=np.float64) for name in ("centre", "weights"))
         where = Place(near - centre, names.astype(np.float64), kin, leaves)
-    except (KeyError, TypeError, ValueError, zlib.error):
+        whole = near.shape[1:] == centre.shape and (rows,) == weights.shape and rows > 0 and names.shape[1] > 0
+        if not whole or not all(np.isfinite(v).all() and np.abs(v).max(initial=0.0) < LARGEST for v in (where.near, kin, weights)):
+            raise ValueError("not an entry")
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, zlib.error):
         raise another_version() from None
     arrays = _Arrays(where, centre, weights, _sums(where.names, leaves, weights))
     _KEPT[id(entry)] = (entry, arrays)

@@ -117,7 +117,7 @@ def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: Fi
     entry = model.card.get(kriging.CARD_KEY)
     if entry is None:
         return terms, learnt
-    base = _as_interpolated(model, int(entry.get("trees", 0)))
+    base = _as_interpolated(model, kriging.trees(entry))
     before = learnt if base is model else tree_log_ratio(gpu, base, terms)
     return terms, learnt + kriging.log_ratio(entry, place(gpu, what, columns, base, terms, before, _kin_of(gpu, what, entry)))
 
@@ -158,7 +158,9 @@ def kin_digests(models: Mapping[str, FittedModel]) -> dict[str, str]:
 
 def _kin_of(gpu: GpuSpec, what: str, entry: Mapping[str, Any]) -> list[FittedModel]:
     """The calibrations that an entry was made with; raises InputError where they are no longer the shipped ones."""
-    wanted, models = entry.get(KIN, {}), kin(gpu, what)
+    wanted, models = entry.get(KIN), kin(gpu, what)
+    if not isinstance(wanted, Mapping):
+        raise kriging.another_version()
     known = {name: model for name, model in models.items() if name in wanted}
     if kin_digests(known) != wanted:
         raise kriging.another_version()

@@ -70,7 +70,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(weights + acts, capacity, sharpness)
     active = np.minimum(tiles, sms)
-    piece = np.where(tile.depth * b_bytes < 128.0, c["half_line_share"], 1.0)  # weight rows fetched by less than a cache line at a time
+    short = (tile.depth * b_bytes < 128.0) & ~names.WEIGHT_ONLY[code]  # weights widened on the way in are stored in the order of their use
+    piece = np.where(short, c["half_line_share"], 1.0)  # weight rows fetched by less than a cache line at a time
     dram = dram_seconds(
         (weights / piece + acts) * cold,
         gpu.dram_bytes_per_s,

@@ -20,8 +20,9 @@ ACTIVATION_BYTES = 2.0  # residual stream and messages between GPUs are 16-bit
 FUSED_QUANTISATION = ("fp8", "int8")
 ROUTING = "power_law_1.01"
 """How real routers share out tokens: skewed. Few experts are touched at small batches, and the busiest makes the others wait."""
-EXPERT_STACK = {"int4_wo": "sglang", "int8_wo": "sglang"}
-"""No stack has rows of experts whose weights alone are narrow: SGLang's Triton ones are nearest (vLLM's are of an fp8 path 4 x slower)."""
+EXPERT_STACK = {"int4_wo": "trtllm", "int8_wo": "trtllm"}
+"""No stack has rows of experts whose weights alone are narrow. TensorRT-LLM's CUTLASS ones are nearest, of the three that served runs of
+gpt-oss-120b were held against: like Marlin's they read weights in the order they are stored in."""
 NARROW = 128.0  # columns of the narrowest GEMM in the public rows
 STATE_BYTES = 4.0  # recurrent state of linear attention is kept in fp32
 

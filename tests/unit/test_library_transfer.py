@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -160,3 +162,26 @@ def test_an_entry_of_another_version_is_refused() -> None:
         kriging.log_ratio({**entry, "leaves": "?"}, kriging.place(columns, law, {}))
     with pytest.raises(InputError, match="another version"):
         kriging.log_ratio({"place": entry["place"]}, kriging.place(columns, law, {}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"weights": [math.nan] * 3}, {"weights": [1e300] * 3}, {"weights": [0.0] * 2}, {"weights": 1.0}, {"weights": None},
+        {"centre": [math.inf] * 3}, {"centre": 1.0}, {"rows": math.inf}, {"rows": 0}, {"rows": 10**9}, {"names": ""}, {"leaves": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_entry_is_refused(damage: dict[str, object]) -> None:
+    columns = {"m": np.array([1.0, 2.0, 4.0]), "stack": np.ones(3), "dtype": np.zeros(3)}
+    where = kriging.place(columns, np.log(columns["m"]), {"dram": np.zeros(3)})
+    entry = kriging.fit(where, np.zeros(3))
+    assert np.isfinite(kriging.log_ratio(entry, where)).all()
+    with pytest.raises(InputError, match="damaged"):
+        kriging.log_ratio({**entry, **damage}, where)
+
+
+@pytest.mark.parametrize("entry", [None, [], "x", 1, {}, {"trees": -1}, {"trees": 1e30}, {"trees": "3"}, {"trees": True}], ids=str)
+def test_what_is_no_entry_is_refused(entry: object) -> None:
+    with pytest.raises(InputError, match="damaged"):
+        kriging.trees(entry)

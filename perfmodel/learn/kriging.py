@@ -107,8 +107,8 @@ def covariance(a: Place, b: Place, *, leaves: bool = True) -> Floats:
     return result
 
 
-def fit(where: Place, residual: Floats) -> dict[str, Any]:
-    """Card entry that gives `residual` (log measured over prior) at `where`; rows that disagree with their neighbours count less."""
+def fit(where: Place, residual: Floats, share: float = 1.0) -> dict[str, Any]:
+    """Card entry that gives `share` of `residual` (log measured over prior) at `where`; rows unlike their neighbours count less."""
     centre = where.near.mean(axis=0)
     centred = Place(where.near - centre, where.names, where.kin, where.leaves)
     between = covariance(centred, centred)
@@ -125,7 +125,7 @@ def fit(where: Place, residual: Floats) -> dict[str, Any]:
         "leaves": _packed(where.leaves, "<u2"),
         "trees": where.leaves.shape[1],
         "centre": np.round(centre, 4).tolist(),
-        "weights": np.round(weights, 6).tolist(),
+        "weights": np.round(share * weights, 6).tolist(),
     }
 
 

@@ -11,6 +11,7 @@ from perfmodel.cli import estimate as estimates
 from perfmodel.cli import options
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
 from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.plan.parallel import Parallel
 from perfmodel.plan.result import Plan
 from perfmodel.plan.search import plan
 
@@ -146,7 +147,8 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if name == "prefill_shape" else value for name, value in row.items()}
+    """The row as plain data: a shape as text, nothing where a table of both modes had to leave it empty."""
+    return {name: (str(v) if isinstance(v, Parallel) else None) if name == "prefill_shape" else v for name, v in row.items()}
 
 
 def _reasons(found: Plan) -> dict[str, int]:

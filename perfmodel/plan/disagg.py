@@ -154,6 +154,8 @@ def estimate_split(
 def _side(spec: Any, card: Any, pool: Pool, kv_cache_dtype: str | None, stack: str, calibration: CalibrationLike) -> _Side:
     size("engines", pool.engines, high=4096)
     p = pool.parallel
+    if not isinstance(p, Parallel):
+        raise InputError(f"parallel of a Pool is {p!r}: expected a Parallel, as Parallel(tp=4)")
     ledger = memory_ledger(
         spec, card, tensor_parallel_size=p.tp, pipeline_parallel_size=p.pp, expert_parallel_size=p.ep, data_parallel_size=p.dp,
         kv_cache_dtype=kv_cache_dtype, stack=stack,

@@ -14,7 +14,7 @@ import numpy as np
 from perfmodel.errors import NoAnswerError
 from perfmodel.plan.candidates import Candidate, Rejected
 from perfmodel.plan.flags import WRITTEN, Engine, command
-from perfmodel.plan.goal import PERCENTILES, Goal
+from perfmodel.plan.goal import MOST_GPUS, PERCENTILES, Goal
 from perfmodel.plan.memory import MemoryLedger
 from perfmodel.plan.model import ModelSpec
 from perfmodel.plan.operating import Curve
@@ -65,10 +65,13 @@ class Plan:
         """A plan with its rows in order of preference."""
         if not rows:
             need = f"{wanted.request_rate:g} requests/s" if wanted.request_rate else f"{wanted.concurrency or ''} requests in flight"
-            raise NoAnswerError(
-                f"no deployment of {model.name} within {wanted.total_gpus or 'any number of'} GPUs carries {need}: "
+            limit = wanted.total_gpus or MOST_GPUS
+            more = (
                 "allow more GPUs or ask for less"
+                if wanted.total_gpus
+                else "give total_gpus (--total-gpus) to look further, or ask for less"
             )
+            raise NoAnswerError(f"no deployment of {model.name} within {limit} GPUs carries {need}: {more}")
         return cls(model, wanted, stack, sorted(rows, key=lambda row: order(row, wanted)), engines, rejected, prices, asked)
 
     @property
@@ -247,6 +250,8 @@ class Plan:
             lines.append(
                 f"limits are on the {self.goal.percentile} of a simulation; only the choice and what came before it were simulated"
             )
+        if self.goal.accepted_tokens_per_step > 1.0:
+            lines.append("speculative decoding: the draft's own time is not counted, and the start command leaves it to you")
         if self.best is not None and not self.best["sure"]:
             safe = _words(self.safe) if self.safe else "none that was looked at"
             lines.append(f"meets the limits at the upper end of the interval too: {safe}")
@@ -292,7 +297,8 @@ def _words(row: Row) -> str:
 def _tail(row: Row) -> str:
     """The percentiles of a simulated row, in brackets."""
     found = [(p, row.get(f"ttft_{p}_ms"), row.get(f"tpot_{p}_ms")) for p in PERCENTILES]
-    return "".join(f" ({p} {ttft:.0f} and {tpot:.1f} ms)" for p, ttft, tpot in found if ttft is not None and tpot is not None)
+    known = [(p, ttft, tpot) for p, ttft, tpot in found if ttft is not None and tpot is not None]
+    return "".join(f" ({p} {ttft:.0f}{f' and {tpot:.1f}' if math.isfinite(tpot) else ''} ms)" for p, ttft, tpot in known)
 
 
 def _same_kind(a: Candidate, b: Candidate) -> bool:

@@ -395,3 +395,37 @@ def test_a_percentile_that_nothing_holds_is_not_called_best():
     assert found.best is None and "no deployment meets the goal" in found.sentence()
     with pytest.raises(InputError, match="percentile"):
         pm.plan("Llama-3.1-8B", "l20", isl=8000, osl=200, percentile="p95")
+
+
+def test_what_a_plan_cannot_know_is_said_and_left_empty(capsys):
+    assert (
+        run(
+            [
+                *[
+                    "plan",
+                    "--model",
+                    "Llama-3.1-8B",
+                    "--gpus",
+                    "h100_sxm",
+                    "--isl",
+                    "2000",
+                    "--osl",
+                    "200",
+                    "--request-rate",
+                    "4",
+                    "--accepted-tokens-per-step",
+                    "2",
+                    "--json",
+                ]
+            ]
+        )
+        == 0
+    )
+    told = json.loads(capsys.readouterr().out)
+    assert any("draft" in note for note in told["notes"]) and '"nan"' not in json.dumps(told)
+    with pytest.raises(NoAnswerError, match="1024 GPUs"):
+        pm.plan("Llama-3.1-8B", "h100_sxm", isl=2000, osl=200, request_rate=1e9)
+    with pytest.raises(InputError, match="Parallel"):
+        pm.estimate_split("Llama-3.1-8B", "h100_sxm", prefill=pm.Pool(1, 1), decode=pm.Pool(), isl=1000, osl=100, request_rate=1)
+    one = pm.plan("Llama-3.1-8B", "h100_sxm", isl=1, osl=1, ttft_ms=100, concurrency=1, percentile="p99")
+    assert "nan" not in one.sentence().replace("TPOT nan", "")

@@ -66,12 +66,8 @@ class Plan:
         if not rows:
             need = f"{wanted.request_rate:g} requests/s" if wanted.request_rate else f"{wanted.concurrency or ''} requests in flight"
             limit = wanted.total_gpus or MOST_GPUS
-            more = (
-                "allow more GPUs or ask for less"
-                if wanted.total_gpus
-                else "give total_gpus (--total-gpus) to look further, or ask for less"
-            )
-            raise NoAnswerError(f"no deployment of {model.name} within {limit} GPUs carries {need}: {more}")
+            more = "allow more GPUs" if wanted.total_gpus else "give total_gpus (--total-gpus) to look further"
+            raise NoAnswerError(f"no deployment of {model.name} within {limit} GPUs carries {need}: {more}, or ask for less")
         return cls(model, wanted, stack, sorted(rows, key=lambda row: order(row, wanted)), engines, rejected, prices, asked)
 
     @property

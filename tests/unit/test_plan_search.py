@@ -398,29 +398,8 @@ def test_a_percentile_that_nothing_holds_is_not_called_best():
 
 
 def test_what_a_plan_cannot_know_is_said_and_left_empty(capsys):
-    assert (
-        run(
-            [
-                *[
-                    "plan",
-                    "--model",
-                    "Llama-3.1-8B",
-                    "--gpus",
-                    "h100_sxm",
-                    "--isl",
-                    "2000",
-                    "--osl",
-                    "200",
-                    "--request-rate",
-                    "4",
-                    "--accepted-tokens-per-step",
-                    "2",
-                    "--json",
-                ]
-            ]
-        )
-        == 0
-    )
+    words = "plan --model Llama-3.1-8B --gpus h100_sxm --isl 2000 --osl 200 --request-rate 4 --accepted-tokens-per-step 2 --json"
+    assert run(words.split()) == 0
     told = json.loads(capsys.readouterr().out)
     assert any("draft" in note for note in told["notes"]) and '"nan"' not in json.dumps(told)
     with pytest.raises(NoAnswerError, match="1024 GPUs"):

@@ -184,10 +184,11 @@ def fit_own(rows: Rows) -> FittedModel:
 
 
 def own_stacks(rows: Rows) -> dict[str, Any]:
-    """Card entry: where each stack brings kernels of its own, a calibration answers only for the stacks it saw, and for none named."""
+    """Card entry: where stacks bring kernels of their own, a calibration answers for those it saw; for none named if it saw several."""
     if rows.what not in OWN_KERNELS:
         return {}
-    return {STACKS_KEY: [STACKS[code] for code in sorted({0, *(int(code) for code in rows.columns["stack"])})]}
+    seen = sorted({int(code) for code in rows.columns["stack"]} - {0})
+    return {STACKS_KEY: [STACKS[code] for code in ([0, *seen] if len(seen) > 1 else seen)]}
 
 
 def fit_tree(rows: Rows) -> FittedModel:

@@ -165,3 +165,10 @@ def test_an_interpolated_calibration_answers_one_question_as_in_a_table(op: Any,
     table = pd.DataFrame([{**fields, "stack": "torch"}] * 3)
     found = pm.predict_table(kind, table, "h200_sxm")
     assert found["latency_us"].to_numpy() == pytest.approx(pm.predict(op, "h200_sxm", stack="torch").latency_us, rel=1e-4)
+
+
+def test_a_calibration_answers_only_for_the_stacks_it_saw() -> None:
+    op = pm.MLA("decode", 8, 1, 8192, 16)
+    tier = {stack: pm.predict(op, "a100_sxm", stack=stack).tier for stack in ("trtllm", "vllm", "any")}
+    assert tier == {"trtllm": "calibrated", "vllm": "spec", "any": "spec"}  # its rows are TensorRT-LLM's alone
+    assert pm.predict(op, "h100_sxm", stack="any").tier == "calibrated"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -9,6 +10,8 @@ import pytest
 
 hypothesis.settings.register_profile("same_examples", derandomize=True)  # a run of CI that fails, fails again
 hypothesis.settings.load_profile("same_examples")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background: the programs under test would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,10 @@
 """The autotune hook on a plain kernel that the project does not own, against Triton's full autotuning, on a real GPU."""
 
-import json
-import os
-import subprocess
 import sys
 import time
 
 import pytest
-
-import perfmodel as pm
+from hook_arms import arm, compare
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
@@ -72,32 +68,9 @@ def run(kernel, m, n, k, began=None):
     return spent, triton.testing.do_bench(lambda: kernel[grid](a, b, c, m, n, k), warmup=50, rep=300, return_mode="median") * 1e3
 
 
-def arm(name):
-    """Tune every shape with the hook ("hook") or without ("all"), in this process; a JSON line a shape on stdout."""
-    torch.zeros(1, device="cuda")  # both arms start with a CUDA context
-    began = time.perf_counter()
-    kernel = tuned(pm.prune(kernel=FAMILY) if name == "hook" else None)
-    for shape in SHAPES:
-        spent, latency_us = run(kernel, *shape, began)
-        print(json.dumps({"shape": shape, "tuning_s": spent, "latency_us": latency_us, "chosen": str(kernel.best_config)}), flush=True)
-        began = None
-
-
 def test_hook_against_full_autotuning(tmp_path):
-    """Each arm in a process and with a Triton cache of its own, so that every one pays for its own compilations."""
-    found = {}
-    for name in ("hook", "all"):
-        environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / name), "PERFMODEL_HOME": str(tmp_path)}
-        done = subprocess.run([sys.executable, __file__, name], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        found[name] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    for mine, full in zip(found["hook"], found["all"], strict=True):
-        for name, row in (("hook", mine), (f"all {len(CONFIGS)}", full)):
-            print(f"{row['shape']}: {name} {row['tuning_s']:.1f} s, {row['latency_us']:.1f} us, {row['chosen']}")
-        assert mine["latency_us"] <= 1.02 * full["latency_us"]
-    hook_s, full_s = (sum(row["tuning_s"] for row in found[name]) for name in ("hook", "all"))
-    print(f"tuning in all: hook {hook_s:.1f} s, all {full_s:.1f} s, 1 / {full_s / hook_s:.1f}")
-    assert hook_s <= 0.1 * full_s
+    compare(__file__, tmp_path, len(CONFIGS))
 
 
 if __name__ == "__main__":
-    arm(sys.argv[1])
+    arm(sys.argv[1], FAMILY, tuned, run, SHAPES)

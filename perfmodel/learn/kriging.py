@@ -11,7 +11,7 @@ import base64
 import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,10 @@ class Place:
         """The rows of a mask, slice or index."""
         return Place(self.near[rows], self.names[rows], self.kin[rows], self.leaves[rows])
 
+    def around(self, centre: Floats) -> Place:
+        """The same with `centre` as the origin of near: distances then lose nothing to rounding."""
+        return replace(self, near=self.near - centre)
+
 
 def place(
     columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats], kin: Floats | None = None, leaves: Leaves | None = None
@@ -110,7 +114,7 @@ def covariance(a: Place, b: Place, *, leaves: bool = True) -> Floats:
 def fit(where: Place, residual: Floats, share: float = 1.0) -> dict[str, Any]:
     """Card entry that gives `share` of `residual` (log measured over prior) at `where`; rows unlike their neighbours count less."""
     centre = where.near.mean(axis=0)
-    centred = Place(where.near - centre, where.names, where.kin, where.leaves)
+    centred = where.around(centre)
     between = covariance(centred, centred)
     trust: Floats = np.ones(len(residual))
     weights: Floats = np.zeros(len(residual))
@@ -147,8 +151,7 @@ def log_ratio(entry: Mapping[str, Any], where: Place) -> Floats:
         raise another_version()
     result = np.empty(len(where.near))
     for start in range(0, len(result), BLOCK):
-        part = where.take(slice(start, start + BLOCK))
-        part = Place(part.near - known.centre, part.names, part.kin, part.leaves)
+        part = where.take(slice(start, start + BLOCK)).around(known.centre)
         result[start : start + BLOCK] = covariance(part, known.where, leaves=False) @ known.weights + known.within_leaves(part)
     return result
 
@@ -202,7 +205,7 @@ def _arrays(entry: Mapping[str, Any]) -> _Arrays:
         near, kin = (_unpacked(entry[name], "<f4", rows).astype(np.float64) for name in ("place", "kin_ratios"))
         names, leaves = (_unpacked(entry[name], "<u2", rows) for name in ("names", "leaves"))
         centre, weights = (np.asarray(entry[name], dtype=np.float64) for name in ("centre", "weights"))
-        where = Place(near - centre, names.astype(np.float64), kin, leaves)
+        where = Place(near, names.astype(np.float64), kin, leaves).around(centre)
         whole = near.shape[1:] == centre.shape and (rows,) == weights.shape and rows > 0 and names.shape[1] > 0
         if not whole or not all(np.isfinite(v).all() and np.abs(v).max(initial=0.0) < LARGEST for v in (where.near, kin, weights)):
             raise ValueError("not an entry")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from perfmodel.plan.result import Plan, Row
+from perfmodel.plan.result import Plan, Row, kind_of
 
 MOST = 32  # candidates that are simulated
 LIKELY = 0.7  # of the ratio of percentile to mean seen of an engine: with more engines the queue, and so the ratio, is smaller
-_KIND = ("gpu", "mode", "parallel", "quantization")
 
 
 def confirmed(found: Plan) -> Plan:
@@ -18,12 +18,12 @@ def confirmed(found: Plan) -> Plan:
     choice and were not simulated do not meet it: more load on an engine that was seen to miss, by the ratio of percentile to mean seen.
     """
     rows: list[Row] = []
-    ratios: dict[tuple[str, ...], dict[str, float]] = {}
+    ratios: dict[tuple[Any, ...], dict[str, float]] = {}
     for i, row in enumerate(found.rows):
         if not row["meets"]:
             rows.append(row)
             continue
-        ratio = ratios.get(tuple(row[name] for name in _KIND), {"ttft": 1.0, "tpot": 1.0})
+        ratio = ratios.get(kind_of(row), {"ttft": 1.0, "tpot": 1.0})
         used = {name: share * ratio[name] * LIKELY for name, share in found.goal.misses(row["ttft_ms"], row["tpot_ms"]).items()}
         tightest = max(used, key=lambda name: used[name], default="")
         if len(ratios) == MOST or (tightest and used[tightest] > 1.0):
@@ -35,7 +35,7 @@ def confirmed(found: Plan) -> Plan:
             rows += [{**other, "sure": False} for other in found.rows[i + 1 :]]
             break
         seen = {name: rows[-1][f"{name}_{found.goal.percentile}_ms"] / row[f"{name}_ms"] for name in ("ttft", "tpot")}
-        ratios[tuple(row[name] for name in _KIND)] = seen
+        ratios[kind_of(row)] = seen
     return replace(found, rows=sorted(rows, key=lambda row: not row["meets"]))
 
 

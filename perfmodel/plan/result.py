@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 RUNNERS_UP = 6
-_KIND = ("gpu", "mode", "parallel", "quantization")
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +106,7 @@ class Plan:
         """The preferred deployment of each GPU, mode, parallelism and quantisation, in order."""
         seen: dict[tuple[Any, ...], Row] = {}
         for row in self.rows:
-            seen.setdefault(tuple(row[name] for name in _KIND), row)
+            seen.setdefault(kind_of(row), row)
         return list(seen.values())
 
     @property
@@ -295,6 +294,11 @@ def _tail(row: Row) -> str:
     found = [(p, row.get(f"ttft_{p}_ms"), row.get(f"tpot_{p}_ms")) for p in PERCENTILES]
     known = [(p, ttft, tpot) for p, ttft, tpot in found if ttft is not None and tpot is not None]
     return "".join(f" ({p} {ttft:.0f}{f' and {tpot:.1f}' if math.isfinite(tpot) else ''} ms)" for p, ttft, tpot in known)
+
+
+def kind_of(row: Row) -> tuple[Any, ...]:
+    """What makes a deployment one of its kind, however many of it there are: GPU, mode, parallelism and quantisation."""
+    return tuple(row[name] for name in ("gpu", "mode", "parallel", "quantization"))
 
 
 def _same_kind(a: Candidate, b: Candidate) -> bool:

@@ -15,6 +15,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
 from perfmodel.plan.candidates import Candidate, Rejected, candidates, context
+from perfmodel.plan.confirm import confirmed
 from perfmodel.plan.goal import MOST_GPUS, Goal, goal
 from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.operating import Curve, curves
@@ -121,11 +122,7 @@ def plan(
 
         rows += split_rows(engines, found, wanted, cost, stack)
     found_plan = Plan.of(published, wanted, stack, rows, list(zip(engines, found, strict=True)), out, cost, asked)
-    if wanted.percentile == "mean":
-        return found_plan
-    from perfmodel.plan.confirm import confirmed
-
-    return confirmed(found_plan)
+    return found_plan if wanted.percentile == "mean" else confirmed(found_plan)
 
 
 def _engines(

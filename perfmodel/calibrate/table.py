@@ -30,7 +30,6 @@ from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import (
     KIN,
-    NEW_ARCH_GROUP,
     interval_group,
     kin,
     kin_digests,
@@ -42,7 +41,7 @@ from perfmodel.learn.operators import (
 )
 from perfmodel.learn.plausible import check_microseconds, latencies_us
 from perfmodel.learn.residual import Residual
-from perfmodel.learn.transfer import CARD_KEY, SETTLED, settled, visible
+from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, settled, visible
 from perfmodel.library.columns import NEEDED, find, read_frame
 from perfmodel.library.registry import KINDS, parts
 

@@ -20,14 +20,13 @@ from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.flat import log_ratio_of_one
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual, feature
-from perfmodel.learn.transfer import path_margin, tree_share, visible
+from perfmodel.learn.transfer import NEW_ARCH_GROUP, arch_group, path_margin, tree_share, visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.units import US_PER_S
 
 REGIMES_US = (10.0, 100.0)
 PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual is at hand: a stated guess
-KNOWN_ARCH_GROUP, NEW_ARCH_GROUP = "known", "new"
 KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_digests` has them
 
 
@@ -50,21 +49,23 @@ def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibratio
     GPU, else the spec tier; a Calibration or the path of one: that one, else the spec tier.
     """
     if calibration is None:
-        return _spec_model(gpu.name, what)
+        return _spec_model(gpu, what)
     if isinstance(calibration, str) and calibration == "auto":
-        return find_model(gpu.name, what) or _spec_model(gpu.name, what)
+        return find_model(gpu.name, what) or _spec_model(gpu, what)
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
         raise InputError(
             f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
         )
-    return calibration.models.get(what) or _spec_model(gpu.name, what)
+    return calibration.models.get(what) or _spec_model(gpu, what)
 
 
-def _spec_model(gpu: str, what: str) -> FittedModel:
-    """The universal model fitted without this GPU where it is one of the measured ones, else the one of all GPUs, else bare physics."""
-    found = find_model("universal", f"{what}_without_{gpu}") or find_model("universal", what)
+def _spec_model(gpu: GpuSpec, what: str) -> FittedModel:
+    """The universal model fitted without this GPU where it is one of the measured ones, else the one of its architecture's GPUs where
+    that is better, else the one of all GPUs, else bare physics."""
+    names = f"{what}_without_{gpu.name}", f"{what}_{gpu.arch}", what
+    found = next((model for name in names if (model := find_model("universal", name)) is not None), None)
     return found or FittedModel(f"physics:{what}", "spec", {}, (-PRIOR_WIDTH, PRIOR_WIDTH))
 
 
@@ -204,7 +205,7 @@ def interval_group(latency_us: Floats, stack: Floats) -> npt.NDArray[np.intp]:
 def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float]) -> Floats:
     """The six half-widths that hold for this architecture."""
     widths = card.get("half_widths", {})
-    found = widths.get(KNOWN_ARCH_GROUP if arch in card.get("archs", ()) else NEW_ARCH_GROUP) or widths.get(NEW_ARCH_GROUP)
+    found = widths.get(arch_group(card, arch)) or widths.get(NEW_ARCH_GROUP)
     if not found:
         return np.full(6, max(-fallback[0], fallback[1]))
     return path_margin(card, arch) * np.asarray(found, dtype=np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +121,37 @@ def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: Fi
         return terms, learnt
     base = _as_interpolated(model, kriging.trees(entry))
     before = learnt if base is model else tree_log_ratio(gpu, base, terms)
-    return terms, learnt + kriging.log_ratio(entry, place(gpu, what, columns, base, terms, before, _kin_of(gpu, what, entry)))
+    others = kin(gpu, what)
+    wanted = entry.get(KIN)
+    if not isinstance(wanted, Mapping):
+        raise kriging.another_version()
+    where = place(gpu, what, columns, base, terms, before, [model for name, model in others.items() if name in wanted])
+    if kin_digests({name: model for name, model in others.items() if name in wanted}) != wanted or not kriging.fits(entry, where):
+        entry = _fitted_again(gpu, what, entry, base)
+        where = place(gpu, what, columns, base, terms, before, list(others.values()))
+    return terms, learnt + kriging.log_ratio(entry, where)
+
+
+_AGAIN: OrderedDict[int, tuple[Mapping[str, Any], dict[str, Any]]] = OrderedDict()  # by identity, with the old entry held
+
+
+def _fitted_again(gpu: GpuSpec, what: str, entry: Mapping[str, Any], base: FittedModel) -> dict[str, Any]:
+    """An entry of an earlier perfmodel as its rows give it among the calibrations that are shipped now.
+
+    Raises InputError for one that was stored without its rows.
+    """
+    kept = _AGAIN.get(id(entry))
+    if kept is not None and kept[0] is entry:
+        return kept[1]
+    columns, log_latency = kriging.rows_of(entry)
+    terms = operator_terms(gpu, what, columns, base.constants)
+    learnt = tree_log_ratio(gpu, base, terms)
+    where = place(gpu, what, columns, base, terms, learnt, list(kin(gpu, what).values()))
+    found = kriging.fit(where, log_latency - np.log(terms.latency_s) - learnt, entry["share"], entry["apart"])
+    _AGAIN[id(entry)] = (entry, found)
+    while len(_AGAIN) > kriging.KEPT:
+        _AGAIN.popitem(last=False)
+    return found
 
 
 @functools.lru_cache(maxsize=64)
@@ -146,26 +177,20 @@ def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Fl
     return tree_share(model.card, gpu.arch) * model.residual.log_ratio(features, length)
 
 
-def kin(gpu: GpuSpec, what: str) -> dict[str, FittedModel]:
+def kin(gpu: GpuSpec, what: str) -> Mapping[str, FittedModel]:
     """The shipped calibrations of other GPUs, by name, that were fitted to rows of their own GPU alone."""
-    found = {name: shipped_model(name, what) for name in shipped_owners(what) if name != gpu.name}
+    return _kin(gpu.name, what)
+
+
+@functools.lru_cache(maxsize=64)
+def _kin(gpu: str, what: str) -> Mapping[str, FittedModel]:
+    found = {name: shipped_model(name, what) for name in shipped_owners(what) if name != gpu}
     return {name: model for name, model in found.items() if model is not None and model.residual is not None and "prior" not in model.card}
 
 
 def kin_digests(models: Mapping[str, FittedModel]) -> dict[str, str]:
     """What tells whether calibrations are still the ones that an entry was made with."""
     return {name: str(model.card[TREE_DIGEST]) for name, model in models.items()}
-
-
-def _kin_of(gpu: GpuSpec, what: str, entry: Mapping[str, Any]) -> list[FittedModel]:
-    """The calibrations that an entry was made with; raises InputError where they are no longer the shipped ones."""
-    wanted, models = entry.get(KIN), kin(gpu, what)
-    if not isinstance(wanted, Mapping):
-        raise kriging.another_version()
-    known = {name: model for name, model in models.items() if name in wanted}
-    if kin_digests(known) != wanted:
-        raise kriging.another_version()
-    return list(known.values())
 
 
 def place(

@@ -18,6 +18,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
 from perfmodel.learn.boost import sliced
 from perfmodel.learn.calibration import Calibration, load_calibration
+from perfmodel.learn.card import DTYPE_CODES
 from perfmodel.learn.flat import log_ratio_of_one
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual, feature
@@ -92,8 +93,8 @@ def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], const
 
 def _row(terms: OperatorTerms) -> OperatorTerms:
     """Terms of single numbers as columns of length 1."""
-    cells = np.array([terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()], dtype=np.float64)
-    columns = [cells[i : i + 1] for i in range(len(cells))]
+    cells = [terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()]
+    columns = list(np.array(list(map(float, cells)))[:, None])
     split = 2 + len(terms.seconds)
     seconds, features = zip(terms.seconds, columns[2:split], strict=True), zip(terms.features, columns[split:], strict=True)
     return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1])
@@ -237,13 +238,16 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
 
 
 def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
-    inside = np.ones(len(terms.latency_s), dtype=bool)
+    length = len(terms.latency_s)
+    at: Any = 0 if length == 1 else slice(None)  # numbers cost a tenth of arrays of one
+    inside: Any = True
     for name, (low, high) in model.envelope.items():
-        values = feature(terms.features, name)
-        inside &= (values >= low - 0.5) & (values <= high + 0.5)
+        values = feature(terms.features, name)[at]
+        inside = inside & (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:
-        known = np.zeros(16, dtype=bool)
-        known[list(measured)] = True
-        inside &= known[columns["dtype"].astype(np.intp)]
-    return inside
+        known = np.zeros(DTYPE_CODES, dtype=bool)
+        known[measured] = True
+        inside = inside & known[columns["dtype"].astype(np.intp)]
+    whole: npt.NDArray[np.bool_] = np.ones(length, dtype=bool) & inside
+    return whole

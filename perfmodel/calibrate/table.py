@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.calibrate.operators import (
+    MIN_GROUP,
     Rows,
     card,
     digest,
@@ -63,6 +64,7 @@ Way = tuple[str, int, float, float]
 MARGIN = 0.98  # a correction must lower the held-out error by 2 % of itself, else the prior stays
 TIE = 1.02  # scores this near say nothing: then the prior's constants stay
 LEAST_WIDTH = 0.01  # no interval of log latency is narrower than a measurement repeats
+REGIMES = range(3)  # of `interval_group`, for stacks that are named and again for none
 US = 1e6
 
 
@@ -236,10 +238,15 @@ def _folds(rows: Rows) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_
 
 
 def _widths(gpu: GpuSpec, rows: Rows, prior: FittedModel, error: Floats) -> list[float]:
-    """The prior's widths, scaled by how the held-out errors of these rows compare with them; from the rows alone when they are many."""
+    """The prior's widths, scaled by how the held-out errors of these rows compare with them, in each regime that has MIN_GROUP rows.
+
+    From the rows alone when they are many.
+    """
     if len(rows) >= MANY_ROWS:
         return group_widths([np.stack([error, rows.log_latency, rows.columns["stack"]])])
     table = width_table(prior.card, gpu.arch, prior.interval)
-    expected = table[interval_group(np.exp(rows.log_latency - error) * US, rows.columns["stack"])]
-    scale = upper_bound(np.abs(error) / expected, NOMINAL)
-    return [round(float(max(width * scale, LEAST_WIDTH)), 4) for width in table]
+    group = interval_group(np.exp(rows.log_latency - error) * US, rows.columns["stack"])
+    ratio, regime = np.abs(error) / table[group], group % len(REGIMES)
+    whole = upper_bound(ratio, NOMINAL)
+    scales = [upper_bound(ratio[regime == i], NOMINAL) if (regime == i).sum() >= MIN_GROUP else whole for i in REGIMES]
+    return [round(float(max(width * scale, LEAST_WIDTH)), 4) for width, scale in zip(table, scales * 2, strict=True)]

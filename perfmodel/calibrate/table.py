@@ -238,9 +238,9 @@ def _folds(rows: Rows) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_
 
 
 def _widths(gpu: GpuSpec, rows: Rows, prior: FittedModel, error: Floats) -> list[float]:
-    """The prior's widths, scaled by how the held-out errors of these rows compare with them, in each regime that has MIN_GROUP rows.
+    """The prior's widths, scaled by how the held-out errors of these rows compare with them; from the rows alone when they are many.
 
-    From the rows alone when they are many.
+    Half of the scale is a regime's own where it has MIN_GROUP rows: one session's rows make a regime look surer than the next finds it.
     """
     if len(rows) >= MANY_ROWS:
         return group_widths([np.stack([error, rows.log_latency, rows.columns["stack"]])])
@@ -248,5 +248,6 @@ def _widths(gpu: GpuSpec, rows: Rows, prior: FittedModel, error: Floats) -> list
     group = interval_group(np.exp(rows.log_latency - error) * US, rows.columns["stack"])
     ratio, regime = np.abs(error) / table[group], group % len(REGIMES)
     whole = upper_bound(ratio, NOMINAL)
-    scales = [upper_bound(ratio[regime == i], NOMINAL) if (regime == i).sum() >= MIN_GROUP else whole for i in REGIMES]
+    own = [upper_bound(ratio[regime == i], NOMINAL) if (regime == i).sum() >= MIN_GROUP else whole for i in REGIMES]
+    scales = [(scale + whole) / 2.0 for scale in own]
     return [round(float(max(width * scale, LEAST_WIDTH)), 4) for width, scale in zip(table, scales * 2, strict=True)]

@@ -19,7 +19,6 @@ from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values
 from perfmodel.learn.calibration import Calibration, resolve
-from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import FittedModel
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
@@ -76,8 +75,7 @@ def predict_configs(
         latency = latency * np.where(seen, model.correction(terms.features, count), 1.0)
         low[seen], high[seen] = model.interval
     inside = model.in_domain(terms.features, count)
-    wider = np.where(inside, 1.0, OUTSIDE)
-    return ConfigPredictions(latency, latency * np.exp(low * wider), latency * np.exp(high * wider), terms, model, inside)
+    return ConfigPredictions(latency, latency * np.exp(low), latency * np.exp(high), terms, model, inside)
 
 
 def check_operator(op: object) -> None:

@@ -23,7 +23,7 @@ from perfmodel.kernels import kernel_family
 from perfmodel.learn.calibration import Calibration, load_calibration, resolve
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike
-from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers, race
+from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers, race, triton_starting
 from perfmodel.tune.rank import rank
 
 ANY = "auto"
@@ -87,7 +87,8 @@ def _family(
         family = kernel_family(kernel)
         op = family.operator(dtype or _dtype(arguments), **_sizes(arguments, sizes, family))
         rows = [_fields(config, fields) for config in configs]
-        ranking = rank(op, spec, kernel=kernel, configs=rows, calibration=calibration)
+        with triton_starting():  # the first question to a model reads it from disk
+            ranking = rank(op, spec, kernel=kernel, configs=rows, calibration=calibration)
         chosen = [int(ranking.legal_positions[i]) for i in ranking.shortlist(count)]
         best = _best_measured(configs, arguments, spec, tuner)
         return chosen if best is None or best in chosen else [best, *chosen[: count - 1]]

@@ -1,7 +1,8 @@
-"""Two arms of a comparison, each a process of its own: a kernel tuned with the hook, and tuned in full."""
+"""A kernel tuned with the hook and tuned in full, each in a process of its own; then what they chose, timed side by side."""
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -9,31 +10,53 @@ from pathlib import Path
 
 import perfmodel as pm
 
+ROUNDS, WARMUP_MS, TIMED_MS = 6, 100, 200  # long enough for a GPU at its power limit to settle
 
-def arm(name, family, tuned, run, shapes):
-    """Tune every shape with the hook ("hook") or without ("all"), in this process; a JSON line a shape on stdout."""
+
+def main(family, configs, tuned, run, shapes):
+    """`FILE hook|all` tunes every shape with or without the hook, `FILE both CHOSEN.json` times what they chose; a JSON line a shape."""
     import torch
 
     torch.zeros(1, device="cuda")  # both arms start with a CUDA context
+    if sys.argv[1] == "both":
+        return both(json.loads(Path(sys.argv[2]).read_text()), configs, tuned, run, shapes)
     began = time.perf_counter()
-    kernel = tuned(pm.prune(kernel=family) if name == "hook" else None)
+    kernel = tuned(configs, pm.prune(kernel=family) if sys.argv[1] == "hook" else None)
     for shape in shapes:
-        spent, latency_us = run(kernel, *shape, began)
-        print(json.dumps({"shape": shape, "tuning_s": spent, "latency_us": latency_us, "chosen": str(kernel.best_config)}), flush=True)
+        spent, _ = run(kernel, *shape, began)
+        print(json.dumps({"tuning_s": spent, "chosen": configs.index(kernel.best_config)}), flush=True)
         began = None
 
 
-def compare(script: str, tmp_path: Path, configs: int) -> None:
+def both(chosen, configs, tuned, run, shapes):
+    """Medians of `ROUNDS` long timings of each choice, in turns: a GPU at its power limit runs one and the same kernel 4 % up or down."""
+    from triton.testing import do_bench
+
+    for shape, (mine, full) in zip(shapes, chosen, strict=True):
+        launches = {place: run(tuned([configs[place]], None), *shape)[1] for place in (mine, full)}
+        times = {place: [] for place in launches}
+        for turn in range(ROUNDS):
+            for place in list(launches)[:: 1 if turn % 2 else -1]:
+                times[place].append(1e3 * do_bench(launches[place], warmup=WARMUP_MS, rep=TIMED_MS, return_mode="median"))
+        print(json.dumps([statistics.median(times[place]) for place in (mine, full)]), flush=True)
+
+
+def compare(script: str, tmp_path: Path, configs, shapes) -> None:
     """Run both arms of a test file, each with a Triton cache of its own so that it pays for its compilations; hold them to the limits."""
-    found = {}
-    for name in ("hook", "all"):
-        environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / name), "PERFMODEL_HOME": str(tmp_path)}
-        done = subprocess.run([sys.executable, script, name], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        found[name] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    for mine, full in zip(found["hook"], found["all"], strict=True):
-        for name, row in (("hook", mine), (f"all {configs}", full)):
-            print(f"{row['shape']}: {name} {row['tuning_s']:.1f} s, {row['latency_us']:.1f} us, {row['chosen']}")
-        assert mine["latency_us"] <= 1.02 * full["latency_us"]
-    hook_s, full_s = (sum(row["tuning_s"] for row in found[name]) for name in ("hook", "all"))
+
+    def lines(name, *more, cache):
+        environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / cache), "PERFMODEL_HOME": str(tmp_path)}
+        done = subprocess.run([sys.executable, script, name, *more], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines() if line[:1] in "{["]
+
+    hook, full = (lines(name, cache=name) for name in ("hook", "all"))
+    chosen = tmp_path / "chosen.json"
+    chosen.write_text(json.dumps([(mine["chosen"], theirs["chosen"]) for mine, theirs in zip(hook, full, strict=True)]))
+    latencies_us = lines("both", str(chosen), cache="all")
+    for i, shape in enumerate(shapes):
+        for name, row, us in (("hook", hook[i], latencies_us[i][0]), (f"all {len(configs)}", full[i], latencies_us[i][1])):
+            print(f"{shape}: {name} {row['tuning_s']:.1f} s, {us:.1f} us, {configs[row['chosen']]}")
+    hook_s, full_s = (sum(row["tuning_s"] for row in rows) for rows in (hook, full))
     print(f"tuning in all: hook {hook_s:.1f} s, all {full_s:.1f} s, 1 / {full_s / hook_s:.1f}")
+    assert all(mine <= 1.02 * best for mine, best in latencies_us)
     assert hook_s <= 0.1 * full_s

@@ -1,5 +1,7 @@
 """The autotune hook through Triton's own Autotuner, on a machine without a GPU."""
 
+import itertools
+import threading
 import time
 import types
 import warnings
@@ -7,11 +9,14 @@ import warnings
 import pytest
 
 import perfmodel as pm
+from perfmodel.tune import autotuner, triton_hook
 from perfmodel.tune.autotuner import race
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 from triton.runtime.autotuner import Autotuner  # noqa: E402
+
+from perfmodel.measure.kernels import probes  # noqa: E402
 
 TILES = [(m, n, k, w, s) for m in (16, 64, 128, 256) for n in (64, 128, 256) for k in (32, 64, 128) for w in (4, 8) for s in (3, 4)]
 
@@ -162,6 +167,8 @@ def launch(tmp_path, monkeypatch):
         get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0, get_current_stream=lambda device: 0
     )
     monkeypatch.setattr(triton.runtime.driver, "_active", here)
+    monkeypatch.setattr(probes, "empty_kernel", triton.jit(probes.empty_kernel.fn))
+    autotuner._start_of_triton.cache_clear()
     given = [triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 32}, num_warps=4, num_stages=s)
              for m in (16, 32, 64) for n in (32, 64) for s in (2, 3, 4, 5, 6, 7)]  # fmt: skip
     kernel = triton.jit(product)
@@ -194,6 +201,58 @@ def test_kept_configs_are_compiled_before_any_is_raced_and_the_leaders_remain(la
     assert len(compiled) == 8 and all(len(c) == 4 and all(k.asm["cubin"] for k in c) for c in compiled)
     everyone = tuner.prune_configs({**call, "warmup": True})
     assert len(everyone) == 4 and [str(c) for c in kept] == [str(everyone[3]), str(everyone[1])]
+
+
+def test_triton_starts_beside_the_first_ranking_and_once(launch, monkeypatch):
+    _, tuner, call = launch
+    ranking, started = threading.Event(), threading.Event()
+    real = probes.empty_kernel
+
+    def warmup(*args, **named):
+        assert ranking.wait(30)
+        compiled.append(real.warmup(*args, **named))
+        started.set()
+
+    def rank(*args, **named):
+        ranking.set()
+        assert started.wait(30)
+        return pm.rank(*args, **named)
+
+    compiled = []
+    monkeypatch.setattr(probes, "empty_kernel", types.SimpleNamespace(warmup=warmup))
+    monkeypatch.setattr(triton_hook, "rank", rank)
+    for _ in range(2):
+        assert len(tuner.prune_configs({**call, "warmup": True})) == 4
+    assert len(compiled) == 1 and compiled[0].asm["cubin"]
+
+
+def test_a_triton_that_does_not_start_is_left_to_the_launch(monkeypatch):
+    def warmup(*args, **named):
+        raise RuntimeError("0 active drivers")
+
+    monkeypatch.setattr(probes, "empty_kernel", types.SimpleNamespace(warmup=warmup))
+    autotuner._start_of_triton.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(pruned(pm.prune(top_k=2, gpu="l20"), ARGUMENTS)) == 2
+
+
+def test_the_first_to_be_ready_is_launched_while_others_compile(launch, monkeypatch):
+    kernel, tuner, call = launch
+    launched, waited, ready = threading.Event(), [], []
+    places = kernel.device_caches[0][0]
+    real, turn = kernel.compile, itertools.count(1)
+
+    def compile_or_wait(source, **named):
+        if next(turn) == 4:
+            waited.append(launched.wait(30))
+        return real(source, **named)
+
+    kernel.compile = compile_or_wait
+    tuner.pre_hook = lambda arguments: (ready.append(len(places)), launched.set())
+    raced(monkeypatch, kernel, [1.0, 1.1, 1.2, 1.3, 1.3, 1.2, 1.1, 1.0])
+    tuner.prune_configs(call)
+    assert waited == [True] and 1 <= ready[0] < 4 and len(places) == 4
 
 
 def test_a_clear_winner_remains_alone_and_without_any_all_remain(launch, monkeypatch):

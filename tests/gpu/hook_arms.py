@@ -1,5 +1,6 @@
 """A kernel tuned with the hook and tuned in full, each in a process of its own; then what they chose, timed side by side."""
 
+import functools
 import json
 import os
 import statistics
@@ -13,31 +14,36 @@ import perfmodel as pm
 ROUNDS, WARMUP_MS, TIMED_MS = 6, 100, 200  # long enough for a GPU at its power limit to settle
 
 
-def main(family, configs, tuned, run, shapes):
+def main(family, configs, tuned, problem, shapes):
     """`FILE hook|all` tunes every shape with or without the hook, `FILE both CHOSEN.json` times what they chose; a JSON line a shape."""
+    if sys.argv[1] == "both":
+        return both(json.loads(Path(sys.argv[2]).read_text()), configs, tuned, problem, shapes)
     import torch
 
-    torch.zeros(1, device="cuda")  # both arms start with a CUDA context
-    if sys.argv[1] == "both":
-        return both(json.loads(Path(sys.argv[2]).read_text()), configs, tuned, run, shapes)
-    began = time.perf_counter()
-    kernel = tuned(configs, pm.prune(kernel=family) if sys.argv[1] == "hook" else None)
+    kernel = None
     for shape in shapes:
-        spent, _ = run(kernel, *shape, began)
+        launch, error = problem(*shape)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        kernel = kernel or tuned(configs, pm.prune(kernel=family) if sys.argv[1] == "hook" else None)
+        launch(kernel)
+        torch.cuda.synchronize()
+        spent = time.perf_counter() - began
+        assert error() < 1e-2
         print(json.dumps({"tuning_s": spent, "chosen": configs.index(kernel.best_config)}), flush=True)
-        began = None
 
 
-def both(chosen, configs, tuned, run, shapes):
+def both(chosen, configs, tuned, problem, shapes):
     """Medians of `ROUNDS` long timings of each choice, in turns: a GPU at its power limit runs one and the same kernel 4 % up or down."""
     from triton.testing import do_bench
 
     for shape, (mine, full) in zip(shapes, chosen, strict=True):
-        launches = {place: run(tuned([configs[place]], None), *shape)[1] for place in (mine, full)}
-        times = {place: [] for place in launches}
+        launch, _ = problem(*shape)
+        kernels = {place: tuned([configs[place]], None) for place in (mine, full)}
+        times = {place: [] for place in kernels}
         for turn in range(ROUNDS):
-            for place in list(launches)[:: 1 if turn % 2 else -1]:
-                times[place].append(1e3 * do_bench(launches[place], warmup=WARMUP_MS, rep=TIMED_MS, return_mode="median"))
+            for place in list(kernels)[:: 1 if turn % 2 else -1]:  # means: a short kernel's times lie in two heaps
+                times[place].append(1e3 * do_bench(functools.partial(launch, kernels[place]), warmup=WARMUP_MS, rep=TIMED_MS))
         print(json.dumps([statistics.median(times[place]) for place in (mine, full)]), flush=True)
 
 

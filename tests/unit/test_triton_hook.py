@@ -16,8 +16,6 @@ triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 from triton.runtime.autotuner import Autotuner  # noqa: E402
 
-from perfmodel.measure.kernels import probes  # noqa: E402
-
 TILES = [(m, n, k, w, s) for m in (16, 64, 128, 256) for n in (64, 128, 256) for k in (32, 64, 128) for w in (4, 8) for s in (3, 4)]
 
 
@@ -167,8 +165,6 @@ def launch(tmp_path, monkeypatch):
         get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0, get_current_stream=lambda device: 0
     )
     monkeypatch.setattr(triton.runtime.driver, "_active", here)
-    monkeypatch.setattr(probes, "empty_kernel", triton.jit(probes.empty_kernel.fn))
-    autotuner._start_of_triton.cache_clear()
     given = [triton.Config({"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": 32}, num_warps=4, num_stages=s)
              for m in (16, 32, 64) for n in (32, 64) for s in (2, 3, 4, 5, 6, 7)]  # fmt: skip
     kernel = triton.jit(product)
@@ -200,17 +196,23 @@ def test_kept_configs_are_compiled_before_any_is_raced_and_the_leaders_remain(la
     kept = tuner.prune_configs(call)
     assert len(compiled) == 8 and all(len(c) == 4 and all(k.asm["cubin"] for k in c) for c in compiled)
     everyone = tuner.prune_configs({**call, "warmup": True})
-    assert len(everyone) == 4 and [str(c) for c in kept] == [str(everyone[3]), str(everyone[1])]
+    assert len(everyone) == 4 and [str(c) for c in kept] == [str(everyone[i]) for i in (3, 1, 0)]
 
 
-def test_triton_starts_beside_the_first_ranking_and_once(launch, monkeypatch):
-    _, tuner, call = launch
-    ranking, started = threading.Event(), threading.Event()
-    real = probes.empty_kernel
+class Driver:
+    """Stands in for Triton's: `active` is what is built at its first use."""
 
-    def warmup(*args, **named):
-        assert ranking.wait(30)
-        compiled.append(real.warmup(*args, **named))
+    def __init__(self, build):
+        self.build = build
+
+    active = property(lambda self: types.SimpleNamespace(get_current_target=self.build))
+
+
+def test_triton_starts_beside_the_first_ranking_and_once(monkeypatch):
+    ranking, started, built = threading.Event(), threading.Event(), []
+
+    def build():
+        built.append(ranking.wait(30))
         started.set()
 
     def rank(*args, **named):
@@ -218,19 +220,19 @@ def test_triton_starts_beside_the_first_ranking_and_once(launch, monkeypatch):
         assert started.wait(30)
         return pm.rank(*args, **named)
 
-    compiled = []
-    monkeypatch.setattr(probes, "empty_kernel", types.SimpleNamespace(warmup=warmup))
+    monkeypatch.setattr(triton.runtime, "driver", Driver(build))
     monkeypatch.setattr(triton_hook, "rank", rank)
+    autotuner._start_of_triton.cache_clear()
     for _ in range(2):
-        assert len(tuner.prune_configs({**call, "warmup": True})) == 4
-    assert len(compiled) == 1 and compiled[0].asm["cubin"]
+        assert len(pruned(pm.prune(top_k=4, gpu="h200_sxm"), ARGUMENTS)) == 4
+    assert built == [True]
 
 
 def test_a_triton_that_does_not_start_is_left_to_the_launch(monkeypatch):
-    def warmup(*args, **named):
+    def build():
         raise RuntimeError("0 active drivers")
 
-    monkeypatch.setattr(probes, "empty_kernel", types.SimpleNamespace(warmup=warmup))
+    monkeypatch.setattr(triton.runtime, "driver", Driver(build))
     autotuner._start_of_triton.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -277,8 +279,8 @@ def test_a_race_launches_as_triton_does(launch, monkeypatch):
     tuner.post_hook = lambda arguments, exception: said.append(("post", exception))
     tuner.fn = types.SimpleNamespace(run=lambda *args, **named: said.append(("run", len(args), named["warmup"])))
     monkeypatch.setattr("triton.testing.do_bench", lambda run, **named: run() or 1.0)
-    assert len(race(tuner, tuner.configs[:3], call)) == 2
-    assert said == [("pre", 32), ("run", 6, False), ("post", None)] * 6
+    assert len(race(tuner, tuner.configs[:4], call)) == 3
+    assert said == [("pre", 32), ("run", 6, False), ("post", None)] * 8
 
 
 def product(a, b, c, M, N, K, BLOCK_M: "tl.constexpr", BLOCK_N: "tl.constexpr", BLOCK_K: "tl.constexpr"):

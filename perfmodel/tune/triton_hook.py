@@ -9,6 +9,7 @@ keep every config.
 
 from __future__ import annotations
 
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
+from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.learn.calibration import Calibration, load_calibration, resolve
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike
@@ -85,12 +87,20 @@ Choose = Callable[[Sequence[Any], Mapping[str, Any], GpuSpec, Any], list[int]]
 def _family(
     kernel: str, count: int, sizes: Mapping[str, str], fields: Mapping[str, str], dtype: str | None, calibration: CalibrationLike
 ) -> Choose:
+    family = kernel_family(kernel)
+    last: tuple[list[Any], Configs] | None = None
+
+    def read(configs: Sequence[Any]) -> Configs:
+        """The list that Triton passes is the same at every key: read once, which is half of a ranking's time."""
+        nonlocal last
+        if last is None or len(last[0]) != len(configs) or not all(map(operator.is_, last[0], configs)):
+            last = list(configs), family_configs(family, [_fields(config, fields) for config in configs])
+        return last[1]
+
     def choose(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> list[int]:
-        family = kernel_family(kernel)
         op = family.operator(dtype or _dtype(arguments), **_sizes(arguments, sizes, family))
-        rows = [_fields(config, fields) for config in configs]
         with triton_starting():  # the first question to a model takes half a second, for its library and its file
-            ranking = rank(op, spec, kernel=kernel, configs=rows, calibration=calibration)
+            ranking = rank(op, spec, kernel=kernel, configs=read(configs), calibration=calibration)
         chosen = [int(ranking.legal_positions[i]) for i in ranking.shortlist(count)]
         best = _best_measured(configs, arguments, spec, tuner)
         return chosen if best is None or best in chosen else [best, *chosen[: count - 1]]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import perfmodel as pm
 
-ROUNDS, WARMUP_MS, TIMED_MS = 6, 100, 200  # long enough for a GPU at its power limit to settle
+ROUNDS, WARMUP_MS, TIMED_MS = 16, 100, 100  # each long enough for a GPU at its power limit to settle
 
 
 def main(family, configs, tuned, problem, shapes):
@@ -34,7 +34,10 @@ def main(family, configs, tuned, problem, shapes):
 
 
 def both(chosen, configs, tuned, problem, shapes):
-    """Medians of `ROUNDS` long timings of each choice, in turns: a GPU at its power limit runs one and the same kernel 4 % up or down."""
+    """Medians of each choice's timings, and of the ratio of two neighbours in time.
+
+    A GPU at its power limit runs one and the same kernel 4 % up or down from one second to the next, and its neighbour with it.
+    """
     from triton.testing import do_bench
 
     for shape, (mine, full) in zip(shapes, chosen, strict=True):
@@ -44,7 +47,8 @@ def both(chosen, configs, tuned, problem, shapes):
         for turn in range(ROUNDS):
             for place in list(kernels)[:: 1 if turn % 2 else -1]:  # means: a short kernel's times lie in two heaps
                 times[place].append(1e3 * do_bench(functools.partial(launch, kernels[place]), warmup=WARMUP_MS, rep=TIMED_MS))
-        print(json.dumps([statistics.median(times[place]) for place in (mine, full)]), flush=True)
+        ratio = statistics.median(m / f for m, f in zip(times[mine], times[full], strict=True))
+        print(json.dumps({"hook_us": statistics.median(times[mine]), "all_us": statistics.median(times[full]), "ratio": ratio}), flush=True)
 
 
 def compare(script: str, tmp_path: Path, configs, shapes) -> None:
@@ -53,17 +57,18 @@ def compare(script: str, tmp_path: Path, configs, shapes) -> None:
     def lines(name, *more, cache):
         environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / cache), "PERFMODEL_HOME": str(tmp_path)}
         done = subprocess.run([sys.executable, script, name, *more], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        return [json.loads(line) for line in done.stdout.splitlines() if line[:1] in "{["]
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     lines("hook", cache="first")  # not counted: it reads compilers and libraries from disk, which the arms then find in memory
     hook, full = (lines(name, cache=name) for name in ("hook", "all"))
     chosen = tmp_path / "chosen.json"
     chosen.write_text(json.dumps([(mine["chosen"], theirs["chosen"]) for mine, theirs in zip(hook, full, strict=True)]))
-    latencies_us = lines("both", str(chosen), cache="all")
+    timed = lines("both", str(chosen), cache="all")
     for i, shape in enumerate(shapes):
-        for name, row, us in (("hook", hook[i], latencies_us[i][0]), (f"all {len(configs)}", full[i], latencies_us[i][1])):
+        for name, row, us in (("hook", hook[i], timed[i]["hook_us"]), (f"all {len(configs)}", full[i], timed[i]["all_us"])):
             print(f"{shape}: {name} {row['tuning_s']:.1f} s, {us:.1f} us, {configs[row['chosen']]}")
+        print(f"{shape}: hook / all {timed[i]['ratio']:.3f}")
     hook_s, full_s = (sum(row["tuning_s"] for row in rows) for rows in (hook, full))
     print(f"tuning in all: hook {hook_s:.1f} s, all {full_s:.1f} s, 1 / {full_s / hook_s:.1f}")
-    assert all(mine <= 1.02 * best for mine, best in latencies_us)
+    assert all(row["ratio"] <= 1.02 for row in timed)
     assert hook_s <= 0.1 * full_s

@@ -98,10 +98,13 @@ def compile_together(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]
             kernel = tuner.fn.run(*tuner.nargs.values(), **current)
             if hasattr(kernel, "future"):
                 compiling[kernel.future] = (kernel, config)
-        if compiling and _may_launch(tuner, call):
-            kernel, config = compiling[next(done for done in as_completed(compiling) if done.exception() is None)]
-            kernel.result()
-            _launch(tuner, config, call)()
+        if _may_launch(tuner, call):
+            for done in as_completed(compiling):
+                if done.exception() is None:
+                    kernel, config = compiling[done]
+                    kernel.result()
+                    _launch(tuner, config, call)()
+                    break
 
 
 def race(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> list[Any]:

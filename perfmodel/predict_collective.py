@@ -13,14 +13,13 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.card import BEYOND_KEY
 from perfmodel.learn.collective_fit import Z80
+from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import FittedModel, find_model
 from perfmodel.library.collective import LAW, CollectiveTerms, columns, model
 from perfmodel.ops.collective import Collective
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
 
-OUTSIDE = 2.0
-"""Widening of the interval (in logs) outside the GPU counts, nodes and bytes that the model was fitted on: a stated guess."""
 CalibrationLike = str | Path | Calibration | None
 
 

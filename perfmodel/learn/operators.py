@@ -20,6 +20,7 @@ from perfmodel.learn.boost import sliced
 from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.card import DTYPE_CODES
 from perfmodel.learn.flat import log_ratio_of_one
+from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual, feature
 from perfmodel.learn.transfer import NEW_ARCH_GROUP, arch_group, path_margin, tree_share, visible
@@ -106,11 +107,9 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
     least = terms.least_s * US_PER_S
     latency = np.maximum(latency, least)
-    half = half_widths(model, gpu, latency, columns["stack"])
-    spread = np.exp(half)
-    return OperatorPredictions(
-        latency, np.maximum(latency / spread, least), latency * spread, terms, model, _in_domain(model, gpu, terms, columns)
-    )
+    inside = _in_domain(model, gpu, terms, columns)
+    spread = np.exp(half_widths(model, gpu, latency, columns["stack"]) * np.where(inside, 1.0, OUTSIDE))
+    return OperatorPredictions(latency, np.maximum(latency / spread, least), latency * spread, terms, model, inside)
 
 
 def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:

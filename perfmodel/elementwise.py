@@ -1,4 +1,4 @@
-"""numpy for laws, with one difference: of single numbers (np.float64), where, minimum, maximum, clip and power cost a tenth of numpy's.
+"""numpy for laws, with one difference: of single numbers (np.float64), where, minimum, clip, power and the like cost a tenth of numpy's.
 
 A law is written once, as `from perfmodel import elementwise as np`, for tables (arrays) and for one question (numbers); both give the same
 bits. What else of numpy a law needs is listed here as it is: those functions are quick on single numbers, or a law calls them once.
@@ -14,7 +14,6 @@ from numpy import (
     arange,
     array,
     asarray,
-    atleast_1d,
     bool_,
     broadcast_to,
     ceil,
@@ -38,7 +37,6 @@ from numpy import (
     nan,
     ndarray,
     ones,
-    ones_like,
     reshape,
     round,
     searchsorted,
@@ -46,7 +44,6 @@ from numpy import (
     sqrt,
     stack,
     zeros,
-    zeros_like,
 )
 
 __all__ = [
@@ -54,7 +51,6 @@ __all__ = [
     "arange",
     "array",
     "asarray",
-    "atleast_1d",
     "bool_",
     "broadcast_to",
     "ceil",
@@ -114,6 +110,16 @@ def maximum(a: Any, b: Any) -> Any:
     if isinstance(a, ndarray) or isinstance(b, ndarray):
         return numpy.maximum(a, b)
     return _number(a if a >= b or a != a else b)  # noqa: PLR0124
+
+
+def ones_like(values: Any) -> Any:
+    """1 for each element."""
+    return numpy.ones_like(values) if isinstance(values, ndarray) else float64(1.0)
+
+
+def zeros_like(values: Any) -> Any:
+    """0 for each element."""
+    return numpy.zeros_like(values) if isinstance(values, ndarray) else float64(0.0)
 
 
 def clip(values: Any, low: Any, high: Any) -> Any:

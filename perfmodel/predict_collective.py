@@ -11,15 +11,15 @@ import numpy as np
 
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.card import BEYOND_KEY
 from perfmodel.learn.collective_fit import Z80
+from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import FittedModel, find_model
 from perfmodel.library.collective import LAW, CollectiveTerms, columns, model
 from perfmodel.ops.collective import Collective
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
 
-OUTSIDE = 2.0
-"""Widening of the interval (in logs) outside the GPU counts, nodes and bytes that the model was fitted on: a stated guess."""
 CalibrationLike = str | Path | Calibration | None
 
 
@@ -31,12 +31,29 @@ def collective_model(gpu: GpuSpec, calibration: CalibrationLike) -> FittedModel:
     return found
 
 
+def answer(gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, fitted: FittedModel) -> CollectiveTerms:
+    """The law with a fitted model's constants: those of the GPU counts it was measured on, or those its card keeps for more GPUs."""
+    terms = model(gpu, columns_, stack, fitted.constants)
+    if (beyond := fitted.card.get(BEYOND_KEY)) is None:
+        return terms
+    more = np.broadcast_to(columns_["n_gpus"], terms.latency_s.shape) > beyond["gpus"]
+    if not more.any():
+        return terms
+    other = model(gpu, columns_, stack, beyond["constants"])
+
+    def either(one: Any, two: Any) -> Any:
+        return {name: either(one[name], two[name]) for name in one} if isinstance(one, Mapping) else np.where(more, two, one)
+
+    names = [field.name for field in dataclasses.fields(CollectiveTerms)]
+    return CollectiveTerms(**{name: either(getattr(terms, name), getattr(other, name)) for name in names})
+
+
 def predict_rows(
     gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, calibration: CalibrationLike
 ) -> tuple[CollectiveTerms, FittedModel, dict[str, Any]]:
     """(terms, model, latency_us / low_us / high_us) of checked columns. in_domain counts the model's own range, but small messages in."""
     fitted = collective_model(gpu, calibration)
-    terms = model(gpu, columns_, stack, fitted.constants)
+    terms = answer(gpu, columns_, stack, fitted)
     smallest = fitted.envelope.get("log2_bytes", (0.0, 0.0))[0]  # below it steps rule, and they do not change with bytes
     seen = fitted.in_domain({**terms.features, "log2_bytes": np.maximum(terms.features["log2_bytes"], smallest)}, len(terms.latency_s))
     terms = dataclasses.replace(terms, in_domain=terms.in_domain & seen)

@@ -42,7 +42,7 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame]) -> C
         if kind.startswith("kernel:"):
             models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)
         elif kind == "collective":
-            models[kind] = fit_collective(spec, frame, prior=collective_model(spec, None).constants)
+            models[kind] = fit_collective(spec, frame, priors=[collective_model(spec, known).constants for known in (None, "auto")])
         else:
             models |= fit_table(kind, spec, frame)
         if "dtype" not in frame.columns and (kind.startswith("kernel:") or find(frame, "dtype") is None):

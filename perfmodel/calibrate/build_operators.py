@@ -7,18 +7,23 @@ With --own only the calibrations of single GPUs are fitted again.
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from perfmodel._resources import shipped
-from perfmodel.calibrate.operators import Rows, fit_own, fit_shared, left_out_errors, read_rows, with_widths
+from perfmodel.calibrate.operators import SHARES, Rows, fit_own, fit_shared, left_out_errors, mean_error, read_rows, with_widths
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.model import FittedModel
+from perfmodel.learn.transfer import tree_share
 from perfmodel.library.registry import MODELS
 
+Floats = npt.NDArray[np.float64]
 OWN_MIN_ROWS = 400
 CALIBRATED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000")
 
@@ -35,21 +40,55 @@ def load(what: str) -> Rows:
 
 
 def build(what: str, folder: Path) -> None:
-    """Fit and write the universal model and one without each GPU."""
+    """Fit and write the universal model, one without each GPU, and one of an architecture's GPUs alone where that predicts them better."""
     rows = load(what)
     archs = {name: find_gpu(name).arch for name in rows.gpus}
-    models, errors = {}, {}
-    for name in rows.gpus:
-        models[name] = fit_shared(rows.take(rows.gpu != name))
-        errors[name] = left_out_errors(models[name], rows.take(rows.gpu == name))
+    models, errors = _left_out(rows, [rows.gpu != name for name in rows.gpus])
+    kindred, kindred_errors = _left_out(rows, [_of_arch(rows, archs, archs[name]) & (rows.gpu != name) for name in rows.gpus])
     for name, model in models.items():
-        final = with_widths(model, errors, archs, name)
+        final, found = with_widths(model, errors, archs, name), errors[name]
+        if better := _better_alone(archs, archs[name], name, errors, kindred_errors):
+            final, found = with_widths(kindred[name], {**errors, **better}, archs, name), kindred_errors[name]
         final.save(folder / "universal" / f"{what}_without_{name}")
-        share = final.card.get("tree_share", 1.0)
-        error, _, stack, tree = errors[name]
-        named = (error + (1.0 - share) * tree)[stack > 0]
-        print(f"{what} without {name}: {100 * np.mean(np.abs(np.expm1(-named))):.1f} %, tree share {share}", file=sys.stderr)
+        share = tree_share(final.card, archs[name])
+        gpus = ", ".join(final.card["gpus"])
+        print(f"{what} without {name}: {100 * mean_error([found], share):.1f} %, tree share {share}, from {gpus}", file=sys.stderr)
     with_widths(fit_shared(rows), errors, archs, None).save(folder / "universal" / what)
+    for arch in sorted(set(archs.values())):
+        own = folder / "universal" / f"{what}_{arch}"
+        shutil.rmtree(own, ignore_errors=True)
+        if better := _better_alone(archs, arch, None, errors, kindred_errors):
+            with_widths(fit_shared(rows.take(_of_arch(rows, archs, arch))), {**errors, **better}, archs, None).save(own)
+
+
+def _left_out(rows: Rows, kept: Sequence[npt.NDArray[np.bool_]]) -> tuple[dict[str, FittedModel], dict[str, Floats]]:
+    """For each GPU the model of the rows that are kept for it, none of its own, and its errors; nothing where hardly a row is kept."""
+    models, errors = {}, {}
+    for name, mask in zip(rows.gpus, kept, strict=True):
+        if mask.sum() >= OWN_MIN_ROWS:
+            models[name] = fit_shared(rows.take(mask))
+            errors[name] = left_out_errors(models[name], rows.take(rows.gpu == name))
+    return models, errors
+
+
+def _of_arch(rows: Rows, archs: Mapping[str, str], arch: str) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = np.isin(rows.gpu, [name for name in archs if archs[name] == arch])
+    return mask
+
+
+def _better_alone(
+    archs: Mapping[str, str], arch: str, left_out: str | None, errors: Mapping[str, Floats], alone: Mapping[str, Floats]
+) -> dict[str, Floats]:
+    """The errors of an architecture's GPUs by models of their own architecture alone, where those are less than by models of all GPUs.
+
+    Judged on GPUs left out in turn; `left_out` has no say. Empty where all GPUs together are better, or nothing can be judged.
+    """
+    mine = {name: error for name, error in alone.items() if archs[name] == arch}
+    judged = [name for name in mine if name != left_out]
+    if not judged:
+        return {}
+    own, shared = ([table[name] for name in judged] for table in (mine, errors))
+    return mine if min(mean_error(own, s) for s in SHARES) < min(mean_error(shared, s) for s in SHARES) else {}
 
 
 def build_own(what: str, folder: Path) -> None:

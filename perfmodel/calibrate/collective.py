@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.collective_fit import MIN_ROWS, Rows, fit_constants, held_out_errors, read_rows, sigmas
+from perfmodel.learn.card import BEYOND_KEY
+from perfmodel.learn.collective_fit import MACHINES, MIN_ROWS, Rows, fit_constants, held_out_errors, read_rows, sigmas
 from perfmodel.learn.intervals import conformal_bounds
 from perfmodel.learn.model import FittedModel
 from perfmodel.library.collective import LAW
@@ -27,12 +28,15 @@ def fit_collective(
     gpu: GpuSpec,
     frame: pd.DataFrame,
     *,
-    prior: Mapping[str, float] | None = None,
+    priors: Sequence[Mapping[str, float]] = (),
     provenance: Mapping[str, Any] | None = None,
     folds: int = 5,
     seed: int = 0,
 ) -> FittedModel:
     """Calibrate one GPU. The interval and the reported error come from message sizes that the fold's fit did not see.
+
+    priors: constants to draw on (the spec tier's, another calibration's); the rows choose one, and it stays as it is where a fit from it
+    is no better on sizes left out. For more GPUs than were measured the card keeps constants of their own (see fit_constants).
 
     Raises InputError for bad rows and for fewer than 12 rows or 4 sizes.
     """
@@ -41,9 +45,19 @@ def fit_collective(
         raise InputError(
             f"{len(rows)} rows over {len(np.unique(rows.sizes))} sizes: a fit of collectives needs {MIN_ROWS} over {MIN_SIZES}"
         )
-    errors = held_out_errors(rows, prior, folds, seed)
-    constants = {**fit_constants([rows], prior), **sigmas(rows, errors)}
-    return finish(gpu.name, [rows], errors, constants, "calibrated", provenance)
+    prior = min(priors, key=lambda constants: _summary(rows.errors(constants))[0], default=None)
+    errors, before = held_out_errors(rows, prior, folds, seed), rows.errors(prior or {})
+    corrected = prior is None or _summary(errors)[0] < _summary(before)[0]
+    if not corrected:
+        errors = before
+    constants = {**(fit_constants([rows], prior) if corrected else prior or {}), **sigmas(rows, errors)}
+    facts = dict(provenance or {})
+    if prior is not None:
+        facts |= {"prior_error": _summary(before)[0], "corrected": corrected}
+        most = int(rows.columns["n_gpus"].max())
+        if corrected and most < MACHINES[-1]:
+            facts[BEYOND_KEY] = {"gpus": most, "constants": {**fit_constants([rows], prior, beyond=True), **sigmas(rows, errors)}}
+    return finish(gpu.name, [rows], errors, constants, "calibrated", facts)
 
 
 def fit_universal(
@@ -68,7 +82,6 @@ def finish(
     digest = hashlib.sha256(np.ascontiguousarray(np.round(logs, 9)).tobytes()).hexdigest()[:16]
     features = [t.terms(constants).features for t in tables]
     envelope = {n: (min(float(f[n].min()) for f in features), max(float(f[n].max()) for f in features)) for n in features[0]}
-    relative = np.abs(np.expm1(-errors))
     card = {
         **(provenance or {}),
         "gpus": [t.gpu.name for t in tables],
@@ -78,10 +91,12 @@ def finish(
         "sizes": int(max(len(np.unique(t.sizes)) for t in tables)),
         "data_hash": digest,
         "held_out": "whole message sizes" if len(tables) == 1 else "whole GPUs",
-        "held_out_error": {q: float(v) for q, v in zip(("mean", "median", "p90"), _summary(relative), strict=True)},
+        "held_out_error": {q: float(v) for q, v in zip(("mean", "median", "p90"), _summary(errors), strict=True)},
     }
     return FittedModel(f"{name}:{LAW}:{digest[:8]}", tier, dict(constants), conformal_bounds(errors), None, envelope, card)
 
 
-def _summary(relative: Floats) -> tuple[float, float, float]:
+def _summary(errors: Floats) -> tuple[float, float, float]:
+    """Mean, median and p90 of |predicted / measured - 1| of log errors."""
+    relative = np.abs(np.expm1(-errors))
     return float(relative.mean()), float(np.median(relative)), float(np.quantile(relative, 0.9))

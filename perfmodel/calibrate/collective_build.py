@@ -137,8 +137,8 @@ def ship(folder: str | Path) -> dict[str, FittedModel]:
         made[place] = dataclasses.replace(made[place], constants={**own, **widths})
     for name, frame in frames.items():
         spec = find_gpu(name)
-        prior = made[f"universal/{LAW}_{spec.arch}"].constants if name in OWN_ROWS else None  # two GPUs say nothing of NVLS or of eight
-        made[f"{name}/{LAW}"] = fit_collective(spec, frame, prior=prior, provenance=provenance(name))
+        priors = [made[f"universal/{LAW}_{spec.arch}"].constants] if name in OWN_ROWS else []  # two GPUs say nothing of NVLS or of eight
+        made[f"{name}/{LAW}"] = fit_collective(spec, frame, priors=priors, provenance=provenance(name))
     for place, model in made.items():
         model.save(root / place)
     return made

@@ -1,7 +1,8 @@
 """How good the operator models are, split by whole GPUs and whole shapes, beside two baselines. `perfmodel evaluate operators` prints it.
 
 left-out: the shipped model that never saw the GPU. shapes: a model of the GPU's own rows, scored on a fifth of its shapes, unseen.
-table: the left-out model corrected with N rows of half of the shapes, scored on the other half.
+table: the left-out model corrected with N rows of half of the shapes, scored on the other half; stack-table: the same for each stack
+alone, as somebody corrects the one that is in use.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from perfmodel.learn.model import FittedModel
 
 Floats = npt.NDArray[np.float64]
-MODES = ("left-out", "shapes", "table")
+TABLE, STACK_TABLE = "table", "stack-table"
+MODES = ("left-out", "shapes", TABLE, STACK_TABLE)
 BY = ("operator", "gpu", "stack", "dtype", "regime")
 SMALL_M = 64  # rows of a GEMM up to which a decode step is one: a regime of its own beside the ones by latency
 REGIMES = ((0.0, 10.0, "under 10 us"), (10.0, 100.0, "10 to 100 us"), (100.0, np.inf, "over 100 us"))
@@ -106,8 +108,12 @@ def evaluate(
     pieces = []
     for i, name in enumerate(wanted):
         progress(f"{what}, {mode}, {name}", i, len(wanted))
-        model, own = _model_and_rows(name, rows.take(rows.gpu == name), mode, rows_given)
-        pieces.append(_scored(name, sample(own, per_gpu), model))
+        of_gpu = rows.take(rows.gpu == name)
+        stack = of_gpu.columns["stack"] if mode == STACK_TABLE else np.zeros(len(of_gpu))
+        parts = [of_gpu.take(stack == code) for code in np.unique(stack)]
+        for part in parts:
+            model, own = _model_and_rows(name, part, mode, rows_given)
+            pieces.append(_scored(name, sample(own, per_gpu // len(parts)), model))
     return pd.concat(pieces, ignore_index=True)
 
 
@@ -119,7 +125,7 @@ def _model_and_rows(name: str, own: Rows, mode: str, rows_given: int) -> tuple[F
         fitted = fit_tree(sample(own.take(train), OWN_ROWS))
         return dataclasses.replace(fitted, card={**fitted.card, "half_widths": shipped.card["half_widths"]}), own.take(held)
     model = operator_model(spec, own.what, None)
-    if mode == "table":
+    if mode in (TABLE, STACK_TABLE):
         train, held = shape_folds(own, 2)[0]
         return correct(spec, sample(own.take(train), rows_given), model), own.take(held)
     return model, own

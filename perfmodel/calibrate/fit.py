@@ -241,11 +241,14 @@ def _kernel_points(gpu: GpuSpec, family: str, frame: pd.DataFrame, model: Fitted
 def _collective(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
     frame = _frame(rows)
     try:
-        model = fit_collective(gpu, frame, prior=collective_model(gpu, None).constants, provenance=provenance)
+        model = fit_collective(gpu, frame, priors=[collective_model(gpu, None).constants], provenance=provenance)
     except InputError as error:
         return Outcome(COLLECTIVE, len(frame), 0, len(rows) - len(frame), None, None, False, f"refused: {error}"), None
-    after = float(model.card["held_out_error"]["mean"])
-    return Outcome(COLLECTIVE, len(frame), int(model.card["sizes"]), len(rows) - len(frame), None, after, True, ""), model
+    before, after = float(model.card["prior_error"]), float(model.card["held_out_error"]["mean"])
+    adopted = bool(model.card["corrected"])
+    reason = "" if adopted else f"refused: the fit does not beat the spec tier ({100 * before:.1f} % on sizes held out)"
+    outcome = Outcome(COLLECTIVE, len(frame), int(model.card["sizes"]), len(rows) - len(frame), before, after, adopted, reason)
+    return outcome, model if adopted else None
 
 
 def _score(error: Floats) -> float:

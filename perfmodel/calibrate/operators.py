@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, PRIOR_WIDTH, correction, interval_group, operator_terms
-from perfmodel.learn.transfer import CARD_KEY, blank, known_pairs, tensor_path
+from perfmodel.learn.operators import PRIOR_WIDTH, correction, interval_group, operator_terms
+from perfmodel.learn.transfer import CARD_KEY, KNOWN_ARCH_GROUP, NEW_ARCH_GROUP, TREE_SHARES, blank, known_pairs, tensor_path
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.names import STACKS
 from perfmodel.library.registry import MODELS, parts
@@ -250,43 +250,52 @@ def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
     return np.concatenate(pieces, axis=1)
 
 
-def shrink_tree(model: FittedModel, errors: Sequence[Floats]) -> tuple[FittedModel, float]:
-    """Give the tree the share of SHARES that predicts other GPUs left out best; (model, share). `errors` as `left_out_errors` gives."""
+def choose_shares(errors: Mapping[str, Sequence[Floats]]) -> dict[str, float]:
+    """Shares of SHARES by whether the architecture was measured, each the one that predicts such GPUs left out best.
 
-    def mean_error(share: float) -> float:
-        return float(np.mean([np.mean(np.abs(np.expm1(-(e[0] + (1.0 - share) * e[3])[e[2] > 0]))) for e in errors]))
+    A group without a GPU takes the other's. `errors` as `left_out_errors` gives, by group.
+    """
+    everything = [e for parts in errors.values() for e in parts]
+    return {
+        name: min(SHARES, key=lambda share: mean_error(parts or everything, share)) if everything else 1.0 for name, parts in errors.items()
+    }
 
-    share = min(SHARES, key=mean_error) if errors else 1.0
-    if model.residual is None or share == 1.0:
-        return model, share
-    facts = {**model.card, "tree_share": share}
-    return replace(model, residual=model.residual.scaled(share) if share else None, card=facts), share
+
+def mean_error(errors: Sequence[Floats], share: float) -> float:
+    """Mean |predicted / measured - 1| of named rows of GPUs left out, all GPUs alike, with this share of their models' trees."""
+    return float(np.mean([np.mean(np.abs(np.expm1(-(e[0] + (1.0 - share) * e[3])[e[2] > 0]))) for e in errors]))
 
 
 def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping[str, str], left_out: str | None) -> FittedModel:
-    """Set the tree's share and the interval from errors of GPUs left out in turn; `left_out` (this model's own) does not count.
+    """Set the tree's shares and the interval from errors of GPUs left out in turn; `left_out` (this model's own) does not count.
 
-    A GPU alone on its tensor path has no say in the share: on a new path half of the tree counts, whatever the share.
-
-    A GPU whose architecture was among the others' belongs to the `known` group, else to `new`.
+    A GPU whose architecture was among the others' belongs to the `known` group, else to `new`. A GPU alone on its tensor path has no say
+    in a share: on a new path half of the tree counts.
     """
     paths = {name: tensor_path(arch) for name, arch in archs.items()}
-    on_known_path = [name for name in errors if any(paths[other] == paths[name] for other in errors if other != name)]
-    model, share = shrink_tree(model, [errors[name] for name in on_known_path if name != left_out])
-    used = {name: np.stack([e[0] + (1.0 - share) * e[3], e[1], e[2]]) for name, e in errors.items() if name != left_out}
+    group = {name: KNOWN_ARCH_GROUP if alike(archs, errors, name) else NEW_ARCH_GROUP for name in errors}
+    others = [name for name in errors if name != left_out]
+    shares = choose_shares(
+        {each: [errors[n] for n in others if group[n] == each and alike(paths, errors, n)] for each in (KNOWN_ARCH_GROUP, NEW_ARCH_GROUP)}
+    )
     grouped: dict[str, list[Floats]] = {KNOWN_ARCH_GROUP: [], NEW_ARCH_GROUP: []}
-    for name, error in used.items():
-        kin = any(archs[other] == archs[name] for other in errors if other != name)
-        grouped[KNOWN_ARCH_GROUP if kin else NEW_ARCH_GROUP].append(error)
-    everything = group_widths(list(used.values())) if used else [PRIOR_WIDTH] * 6
+    for name in others:
+        e = errors[name]
+        grouped[group[name]].append(np.stack([e[0] + (1.0 - shares[group[name]]) * e[3], e[1], e[2]]))
+    used = [part for parts in grouped.values() for part in parts]
+    everything = group_widths(used) if used else [PRIOR_WIDTH] * 6
     widths = {name: group_widths(parts) if parts else everything for name, parts in grouped.items()}
     widths[NEW_ARCH_GROUP] = [round(NEW_ARCH_MARGIN * width, 4) for width in widths[NEW_ARCH_GROUP]]
     if len(grouped[KNOWN_ARCH_GROUP]) == 1:
         both = zip(widths[KNOWN_ARCH_GROUP], widths[NEW_ARCH_GROUP], strict=True)
         widths[KNOWN_ARCH_GROUP] = [round(max(ONE_GPU_MARGIN * known, ONE_GPU_LEAST * new), 4) for known, new in both]
     widest = max(max(w) for w in widths.values())
-    facts = {**model.card, "half_widths": widths}
-    return replace(model, interval=(-widest, widest), card=facts)
+    return replace(model, interval=(-widest, widest), card={**model.card, "half_widths": widths, TREE_SHARES: shares})
+
+
+def alike(kinds: Mapping[str, str], names: Iterable[str], name: str) -> bool:
+    """Whether another of `names` is of the same kind (architecture, tensor path) as `name`."""
+    return any(kinds[other] == kinds[name] for other in names if other != name)
 
 
 def envelope(rows: Rows, features: Mapping[str, Floats]) -> dict[str, tuple[float, float]]:

@@ -30,7 +30,6 @@ from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import (
     KIN,
-    NEW_ARCH_GROUP,
     interval_group,
     kin,
     kin_digests,
@@ -42,7 +41,7 @@ from perfmodel.learn.operators import (
 )
 from perfmodel.learn.plausible import check_microseconds, latencies_us
 from perfmodel.learn.residual import Residual
-from perfmodel.learn.transfer import CARD_KEY, SETTLED, settled, visible
+from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, settled, visible
 from perfmodel.library.columns import NEEDED, find, read_frame
 from perfmodel.library.registry import KINDS, parts
 
@@ -59,9 +58,8 @@ MIN_REFIT_ROWS = 60  # rows from which the law's own constants may move
 REFIT_EVALUATIONS, REFIT_PULL = 10, 10.0  # and how strongly the prior's values hold them, in units of the first fit's prior
 KEPT, REFITTED, LAW_ALONE = "kept", "refitted", "refitted, law alone"
 SHARES = (1.0, 0.75, 0.5)  # of an interpolation that may be kept
-Way = tuple[
-    str, int, float
-]  # what becomes of the prior's constants, how many rounds its tree gets, share of interpolation between the rows
+Way = tuple[str, int, float, float]
+"""What becomes of the prior's constants, rounds that its tree gets, share of interpolation between the rows, how far stacks are apart."""
 MARGIN = 0.98  # a correction must lower the held-out error by 2 % of itself, else the prior stays
 TIE = 1.02  # scores this near say nothing: then the prior's constants stay
 SLOW, SLOW_SPREADS = 0.5, 4.5  # a row is a slow run this far above its kind, in log latency and in median absolute deviations
@@ -153,25 +151,27 @@ def _held_out(
     gpu: GpuSpec, rows: Rows, steady: npt.NDArray[np.bool_], priors: Sequence[FittedModel], kind: str, near: bool
 ) -> dict[Way, Floats]:
     """Log errors of every way to correct, on shapes held out in turn; `priors`: the model of each fold. Only `steady` rows teach."""
-    more = [(0, share) for share in SHARES] if near else [(rounds, 0.0) for rounds in ROUNDS[1:]]
-    errors = {way: np.zeros(len(rows)) for way in [(0, 0.0), *more]}
+    stacks = kriging.APARTS if len(np.unique(rows.columns["stack"])) > 1 else kriging.APARTS[:1]
+    more = [(0, share, apart) for apart in stacks for share in SHARES] if near else [(rounds, 0.0, 1.0) for rounds in ROUNDS[1:]]
+    errors = {way: np.zeros(len(rows)) for way in [(0, 0.0, 1.0), *more]}
     whole = _base(gpu, rows, priors[0], near) if kind == KEPT else None
     for (others, held), prior in zip(_folds(rows), priors, strict=True):
         train = others & steady
         base = whole or _base(gpu, rows, replace(prior, residual=None) if kind == LAW_ALONE else prior, near)
-        errors[0, 0.0][held] = base.before[held]
+        errors[0, 0.0, 1.0][held] = base.before[held]
         if base.where is not None:
-            entry = kriging.fit(base.where.take(train), base.before[train])
-            between = kriging.log_ratio(entry, base.where.take(held))
-            for share in SHARES:
-                errors[0, share][held] = base.before[held] - share * between
+            for apart in stacks:
+                entry = kriging.fit(base.where.take(train), base.before[train], apart=apart)
+                between = kriging.log_ratio(entry, base.where.take(held))
+                for share in SHARES:
+                    errors[0, share, apart][held] = base.before[held] - share * between
             continue
         unseen = {name: values[held] for name, values in base.shown.items()}
         trial = base.grow(train, ROUNDS[-1])
         already = 0 if base.model.residual is None else base.model.residual.booster.num_boosted_rounds()
         for rounds in ROUNDS[1:]:
             learnt = sliced(trial, already + rounds).log_ratio(unseen, int(held.sum())) - base.tree[held]
-            errors[rounds, 0.0][held] = base.before[held] - learnt
+            errors[rounds, 0.0, 1.0][held] = base.before[held] - learnt
     return {(kind, *way): error for way, error in errors.items()}
 
 
@@ -199,11 +199,11 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
         for kind in (REFITTED,) if near else (REFITTED, LAW_ALONE):
             ways |= _held_out(gpu, rows, steady, moved, kind, near)
     scores = {way: _score(error) for way, error in ways.items()}
-    nothing: Way = (KEPT, 0, 0.0)
+    nothing: Way = (KEPT, 0, 0.0, 1.0)
     best = min(scores, key=lambda way: scores[way] * (1.0 if way[0] == KEPT else TIE))
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
-    kind, rounds, share = best
+    kind, rounds, share, apart = best
     taught = rows.take(steady)
     start = prior if kind == KEPT else _refitted(taught, prior)
     base = _base(gpu, taught, replace(start, residual=None) if kind == LAW_ALONE else start, share > 0)
@@ -220,13 +220,20 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
         **card(rows),
         "gpu": gpu.name,
         "prior": prior.model_id,
-        "correction": {"constants": kind, "rounds": rounds, "interpolation": share, "slow_runs": int((~steady).sum())},
+        "correction": {
+            "constants": kind,
+            "rounds": rounds,
+            "interpolation": share,
+            "stacks_apart": apart,
+            "slow_runs": int((~steady).sum()),
+        },
         "held_out_error": {"prior": scores[nothing], "corrected": scores[best]},
         "half_widths": {NEW_ARCH_GROUP: widths},
         "archs": [],
     }
     if base.where is not None:
-        facts[kriging.CARD_KEY] = {**kriging.fit(base.where, base.before, share), KIN: kin_digests(kin(gpu, rows.what))}
+        entry = kriging.with_rows(kriging.fit(base.where, base.before, share, apart), taught.columns, taught.log_latency)
+        facts[kriging.CARD_KEY] = {**entry, KIN: kin_digests(kin(gpu, rows.what))}
     facts["dtype_codes"] = sorted(set(facts["dtype_codes"]) | set(prior.card.get("dtype_codes", ())))
     mine = envelope(taught, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine

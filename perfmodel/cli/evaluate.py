@@ -83,9 +83,14 @@ def operators(
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="Only this GPU.")] = None,
     mode: Annotated[
-        str, typer.Option("--mode", help="left-out: the GPU was never seen; shapes: its own rows, other shapes; table: given N rows of it.")
+        str,
+        typer.Option(
+            "--mode",
+            help="left-out: the GPU was never seen; shapes: its own rows, other shapes; table: given N rows of it; "
+            "stack-table: given N rows of each stack alone.",
+        ),
     ] = "left-out",
-    rows: Annotated[str, typer.Option("--rows", metavar="COUNT", help="Rows given in mode table.")] = "200",
+    rows: Annotated[str, typer.Option("--rows", metavar="COUNT", help="Rows given in modes table and stack-table.")] = "200",
     by: Annotated[str, typer.Option("--by", help="Comma-separated: operator, gpu, stack, dtype, regime.")] = "operator,gpu",
     sample: Annotated[str, typer.Option("--sample", metavar="COUNT", help="At most this many rows of a GPU are scored.")] = "8000",
     json_: output.Json = False,

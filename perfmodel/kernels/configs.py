@@ -129,7 +129,12 @@ def parse_configs(
 
 
 def family_configs(module: ModuleType, configs: Any, *, own: bool = False) -> Configs:
-    """`parse_configs` for a kernel family. Rows without a variant are somebody else's plain kernel, or with `own` the family's first."""
+    """`parse_configs` for a kernel family; what it gave before is taken as it is.
+
+    Rows without a variant are somebody else's plain kernel, or with `own` the family's first.
+    """
+    if isinstance(configs, Configs):
+        return configs
     variants = tuple(v for v in module.VARIANTS if v != module.PLAIN) if own else module.VARIANTS
     return parse_configs(
         configs,

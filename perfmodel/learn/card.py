@@ -10,6 +10,8 @@ LARGEST = 1e300
 WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
 DTYPE_CODES, PAIR_CODES = 16, 4096  # codes that the tables of learn/operators and learn/transfer hold
 
+BEYOND_KEY = "beyond"  # a collective's card: {"gpus": most that were measured, "constants": of the answers for more}
+
 
 class CardError(ValueError):
     """A defect of the card at hand, without its path."""
@@ -76,6 +78,10 @@ def check_facts(card: Mapping[str, Any]) -> None:
             raise CardError(f"half_widths.{group} is {widths!r}: expected six numbers")
         for width in widths:
             number(f"half_widths.{group}", width, 0.0, WIDEST_LOG)
+    if BEYOND_KEY in card:
+        beyond = _mapping(BEYOND_KEY, card[BEYOND_KEY])
+        number(f"{BEYOND_KEY}.gpus", beyond.get("gpus"), 2)
+        constants(beyond.get("constants"))
 
 
 def _mapping(field: str, value: object) -> Mapping[str, Any]:

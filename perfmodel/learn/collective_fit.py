@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,10 @@ NOISE = 0.1  # log error of a row that the laws do not explain at best: what a r
 PRIOR_WIDTH = 0.5  # standard deviation of log(constant / prior), times the share of its range that the constant's file allows
 Z80 = 1.2816  # half width of a normal's 80 % interval in standard deviations
 STEP = 2e-4  # of a log constant, for slopes
+INSET = 0.05  # share of its range that a constant starts away from the ends: at an end the solver's first steps are too small to go on
+MACHINES = (4, 8)  # GPUs of usual machines
+BEYOND = 0.15  # weight of a prior's answers for more GPUs than were measured, beside all rows together
+BEYOND_ROWS = 120  # of them are asked for each number of GPUs
 FTOL = 1e-4  # share of the cost below which another step is not worth taking
 
 
@@ -82,16 +86,20 @@ def free_constants() -> dict[str, Constant]:
     return {n: c for n, c in physics(LAW).items() if c.high > c.low and c.value > 0 and not n.startswith("sigma_")}
 
 
-def fit_constants(tables: Sequence[Rows], prior: Mapping[str, float] | None = None) -> dict[str, float]:
+def fit_constants(tables: Sequence[Rows], prior: Mapping[str, float] | None = None, *, beyond: bool = False) -> dict[str, float]:
     """Constants that explain the rows of one or several GPUs at once, shrunk to `prior` (default: the spec tier's) within their ranges.
 
     Robust least squares (soft-l1) over log constants: the log error of each row, plus a Gaussian prior on each log constant. A
-    constant that no row depends on keeps its prior.
+    constant that no row depends on keeps its prior. `beyond`: for questions about more GPUs than were measured, drawn weakly to the
+    prior's answers there as well: rows of two GPUs cannot tell a start from a hop, and eight pay for seven hops.
     """
     from scipy.optimize import least_squares  # here, so that predicting does not wait two seconds for it
 
     known = free_constants()
     base = constant_values(LAW, prior)
+    more = [t for rows in tables for t in answers_beyond(rows, base)] if beyond else []
+    weights = [1.0] * len(tables) + [BEYOND] * len(more)
+    tables = [*tables, *more]
     plain = [t.errors(base) for t in tables]
     moved = {n: [bool((t.errors({**base, n: base[n] * 1.05}) != e).any()) for t, e in zip(tables, plain, strict=True)] for n in known}
     names = [n for n, where in moved.items() if any(where)]
@@ -99,7 +107,7 @@ def fit_constants(tables: Sequence[Rows], prior: Mapping[str, float] | None = No
     low = np.array([np.log(max(known[n].low, 1e-3 * known[n].value)) for n in names]) - np.log(start)
     high = np.log([known[n].high for n in names]) - np.log(start)
     width = np.clip((high - low) / 4, 0.03, PRIOR_WIDTH)
-    scale = [np.sqrt(max(len(t) for t in tables) / len(t)) / NOISE for t in tables]
+    scale = [w * np.sqrt(max(len(t) for t in tables) / len(t)) / NOISE for w, t in zip(weights, tables, strict=True)]
     at = np.cumsum([0, *map(len, tables)])
 
     def constants(x: Floats) -> dict[str, float]:
@@ -123,7 +131,7 @@ def fit_constants(tables: Sequence[Rows], prior: Mapping[str, float] | None = No
 
     fitted = least_squares(
         residuals,
-        np.zeros(len(names)),
+        np.clip(0.0, low + INSET * (high - low), high - INSET * (high - low)),
         slopes,
         bounds=(low - 1e-6, high + 1e-6),
         loss="soft_l1",
@@ -133,6 +141,26 @@ def fit_constants(tables: Sequence[Rows], prior: Mapping[str, float] | None = No
         x_scale=width,
     )
     return constants(fitted.x)
+
+
+def answers_beyond(rows: Rows, constants: Mapping[str, float]) -> list[Rows]:
+    """What a model says of the rows' questions for more GPUs of one machine than were measured; nothing where the machine has no more."""
+    count = rows.columns["n_gpus"]
+    grows = np.broadcast_to(rows.columns["kind"], count.shape) != "p2p"  # which stays between two
+    inside = np.flatnonzero(grows & (np.broadcast_to(rows.columns.get("nodes", 1.0), count.shape) == 1))
+    found = []
+    for more in MACHINES:
+        if not len(inside) or more <= count.max():
+            continue
+        few = np.zeros(len(rows), dtype=bool)
+        few[inside[np.linspace(0, len(inside) - 1, min(BEYOND_ROWS, len(inside))).astype(int)]] = True
+        asked = rows.take(few)
+        asked = replace(asked, columns={**asked.columns, "n_gpus": np.full(len(asked), float(more))})
+        try:
+            found.append(replace(asked, log_latency=np.log(asked.terms(constants).latency_s)))
+        except InputError:  # the machine holds fewer
+            break
+    return found
 
 
 def held_out_errors(rows: Rows, prior: Mapping[str, float] | None, folds: int, seed: int) -> Floats:

@@ -62,7 +62,7 @@ def flatten(model: Residual) -> Flat:
 def log_ratio_of_one(model: Residual, features: Mapping[str, Floats]) -> float:
     """Same as `model.log_ratio` for one row, to float32 rounding. Features must not be NaN."""
     flat = flatten(model)
-    row = np.array([features[name][0] for name in model.names], dtype=np.float32)
+    row = np.array([features[name].item() for name in model.names], dtype=np.float32)
     node = flat.roots
     for _ in range(flat.depth):
         node = flat.left.take(node) + (row.take(flat.feature.take(node)) >= flat.threshold.take(node))

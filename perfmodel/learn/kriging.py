@@ -33,9 +33,12 @@ TERMS = (
 )  # fmt: skip
 """Features of a law that place a row: rows that the same resource binds are alike."""
 FURTHEST = 5.0  # a term this many e-folds under the latency does not matter, however small it is
+LATENCY = "log_latency"  # of the rows beside an entry, log seconds
 NAMES = ("stack", "kernel", "dtype", "kv_dtype", "stage", "kind")
+APARTS = (1.0, 0.15)
+"""How much the names divide rows, over what all rows share: stacks with kernels of their own, and stacks that call one library."""
 LENGTH = 12.0  # octaves over which two rows of one stack lose 1/e of what they share
-OFFSETS = 0.05  # variance of log latency at each of three levels: all rows, same stack, all names the same
+OFFSETS = 0.05  # variance of log latency at each of three levels: all rows; same stack; all names the same (these two times `apart`)
 SMOOTH, LEAF = 0.04, 0.05  # at the same levels: the part that fades with distance, the part that holds within leaves of the prior's tree
 SMOOTH_ALONE = 0.15  # the part that fades, where the prior has no tree
 KIN = 0.1  # variance of the weight that another GPU's calibration gets, once for all rows and once for each stack
@@ -85,23 +88,23 @@ def place(
     return Place(np.stack(near, axis=1), names, kin, empty.astype(np.uint16) if leaves is None else leaves)
 
 
-def _levels(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """(1 + same stack + all names the same, 1 + same stack) of every row of `a` with every row of `b`."""
+def _levels(a: Floats, b: Floats, apart: float) -> tuple[Floats, Floats]:
+    """(1 + same stack + all names the same, 1 + same stack) of every row of `a` with every row of `b`, names counting `apart`."""
     stack = a[:, None, 0] == b[None, :, 0]
     same = stack.copy()
     for column in range(1, a.shape[1]):
         same &= a[:, None, column] == b[None, :, column]
-    return 1.0 + stack + same, 1.0 + stack
+    return 1.0 + apart * (1.0 * stack + same), 1.0 + apart * stack
 
 
-def covariance(a: Place, b: Place, *, leaves: bool = True) -> Floats:
+def covariance(a: Place, b: Place, apart: float = 1.0, *, leaves: bool = True) -> Floats:
     """Covariance of every row of `a` with every row of `b`; without the part of `leaves` where that is added in another way."""
 
     def square(x: Floats, y: Floats) -> Floats:
         gap: Floats = np.maximum((x**2).sum(axis=1)[:, None] + (y**2).sum(axis=1)[None, :] - 2.0 * x @ y.T, 0.0)
         return gap
 
-    levels, stacks = _levels(a.names, b.names)
+    levels, stacks = _levels(a.names, b.names, apart)
     fading = np.exp(-np.sqrt(square(a.near, b.near) / LENGTH**2 + square(a.kin, b.kin)))
     trees = b.leaves.shape[1]
     shared: Floats = OFFSETS + (SMOOTH if trees else SMOOTH_ALONE) * fading
@@ -111,11 +114,11 @@ def covariance(a: Place, b: Place, *, leaves: bool = True) -> Floats:
     return result
 
 
-def fit(where: Place, residual: Floats, share: float = 1.0) -> dict[str, Any]:
+def fit(where: Place, residual: Floats, share: float = 1.0, apart: float = 1.0) -> dict[str, Any]:
     """Card entry that gives `share` of `residual` (log measured over prior) at `where`; rows unlike their neighbours count less."""
     centre = where.near.mean(axis=0)
     centred = where.around(centre)
-    between = covariance(centred, centred)
+    between = covariance(centred, centred, apart)
     trust: Floats = np.ones(len(residual))
     weights: Floats = np.zeros(len(residual))
     for _ in range(4):
@@ -128,6 +131,8 @@ def fit(where: Place, residual: Floats, share: float = 1.0) -> dict[str, Any]:
         "kin_ratios": _packed(where.kin, "<f4"),
         "leaves": _packed(where.leaves, "<u2"),
         "trees": where.leaves.shape[1],
+        "share": share,
+        "apart": apart,
         "centre": np.round(centre, 4).tolist(),
         "weights": np.round(share * weights, 6).tolist(),
     }
@@ -143,16 +148,40 @@ def _unpacked(text: str, kind: str, rows: int) -> npt.NDArray[Any]:
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=kind).reshape(rows, -1)
 
 
+def with_rows(entry: Mapping[str, Any], columns: Mapping[str, Floats], log_latency: Floats) -> dict[str, Any]:
+    """The entry with the rows that it was fitted to, so that it can be fitted again where they stand when models around it change."""
+    table = {**columns, LATENCY: log_latency}
+    return {**entry, "columns": list(table), "table": _packed(np.stack(list(table.values()), axis=1), "<f8")}
+
+
+def rows_of(entry: Mapping[str, Any]) -> tuple[dict[str, Floats], Floats]:
+    """(columns, log latency in seconds) of the rows of an entry; raises InputError for an entry that has none."""
+    try:
+        table = _unpacked(entry["table"], "<f8", int(entry["rows"])).astype(np.float64)
+        columns = dict(zip([str(name) for name in entry["columns"]], table.T, strict=True))
+        log_latency = columns.pop(LATENCY)
+        if not np.isfinite(table).all() or not all(0.0 <= float(entry[name]) <= 1.0 for name in ("share", "apart")):
+            raise ValueError("not an entry")
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, zlib.error):
+        raise another_version() from None
+    return columns, log_latency
+
+
+def fits(entry: Mapping[str, Any], where: Place) -> bool:
+    """Whether rows that stand there can be compared with those of an entry."""
+    known = _arrays(entry).where
+    return all(getattr(where, name).shape[1] == getattr(known, name).shape[1] for name in ("near", "names", "kin", "leaves"))
+
+
 def log_ratio(entry: Mapping[str, Any], where: Place) -> Floats:
     """Log of the correction of each row; raises InputError where the entry and the rows are not of one version."""
-    known = _arrays(entry)
-    shapes = [(getattr(where, name).shape[1], getattr(known.where, name).shape[1]) for name in ("near", "names", "kin", "leaves")]
-    if any(mine != stored for mine, stored in shapes):
+    if not fits(entry, where):
         raise another_version()
+    known = _arrays(entry)
     result = np.empty(len(where.near))
     for start in range(0, len(result), BLOCK):
         part = where.take(slice(start, start + BLOCK)).around(known.centre)
-        result[start : start + BLOCK] = covariance(part, known.where, leaves=False) @ known.weights + known.within_leaves(part)
+        result[start : start + BLOCK] = covariance(part, known.where, known.apart, leaves=False) @ known.weights + known.within_leaves(part)
     return result
 
 
@@ -176,6 +205,7 @@ class _Arrays:
     where: Place
     centre: Floats
     weights: Floats
+    apart: float
     sums: Mapping[tuple[int, ...], Floats]
 
     def within_leaves(self, part: Place) -> Floats:
@@ -187,7 +217,8 @@ class _Arrays:
         kinds, kind = np.unique(part.names, axis=0, return_inverse=True)
         each = np.arange(trees)
         for i, names in enumerate(kinds.astype(int).tolist()):
-            table = np.sum([self.sums[level] for level in _keys(names) if level in self.sums], axis=0)
+            shares = zip(_keys(names), (1.0, self.apart, self.apart), strict=True)
+            table = np.sum([share * self.sums[level] for level, share in shares if level in self.sums], axis=0)
             at = np.flatnonzero(kind.reshape(-1) == i)
             result[at] = LEAF * table[each, np.minimum(part.leaves[at], table.shape[1] - 1)].mean(axis=1)
         return result
@@ -205,13 +236,16 @@ def _arrays(entry: Mapping[str, Any]) -> _Arrays:
         near, kin = (_unpacked(entry[name], "<f4", rows).astype(np.float64) for name in ("place", "kin_ratios"))
         names, leaves = (_unpacked(entry[name], "<u2", rows) for name in ("names", "leaves"))
         centre, weights = (np.asarray(entry[name], dtype=np.float64) for name in ("centre", "weights"))
+        apart = float(entry.get("apart", 1.0))
         where = Place(near, names.astype(np.float64), kin, leaves).around(centre)
         whole = near.shape[1:] == centre.shape and (rows,) == weights.shape and rows > 0 and names.shape[1] > 0
-        if not whole or not all(np.isfinite(v).all() and np.abs(v).max(initial=0.0) < LARGEST for v in (where.near, kin, weights)):
+        if not whole or not all(
+            np.isfinite(v).all() and np.abs(v).max(initial=0.0) < LARGEST for v in (where.near, kin, weights, np.array(apart))
+        ):
             raise ValueError("not an entry")
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, zlib.error):
         raise another_version() from None
-    arrays = _Arrays(where, centre, weights, _sums(where.names, leaves, weights))
+    arrays = _Arrays(where, centre, weights, apart, _sums(where.names, leaves, weights))
     _KEPT[id(entry)] = (entry, arrays)
     while len(_KEPT) > KEPT:
         _KEPT.popitem(last=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,17 +18,18 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
 from perfmodel.learn.boost import sliced
 from perfmodel.learn.calibration import Calibration, load_calibration
+from perfmodel.learn.card import DTYPE_CODES
 from perfmodel.learn.flat import log_ratio_of_one
+from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual, feature
-from perfmodel.learn.transfer import path_margin, tree_share, visible
+from perfmodel.learn.transfer import NEW_ARCH_GROUP, arch_group, path_margin, tree_share, visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.units import US_PER_S
 
 REGIMES_US = (10.0, 100.0)
 PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual is at hand: a stated guess
-KNOWN_ARCH_GROUP, NEW_ARCH_GROUP = "known", "new"
 KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_digests` has them
 
 
@@ -50,21 +52,23 @@ def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibratio
     GPU, else the spec tier; a Calibration or the path of one: that one, else the spec tier.
     """
     if calibration is None:
-        return _spec_model(gpu.name, what)
+        return _spec_model(gpu, what)
     if isinstance(calibration, str) and calibration == "auto":
-        return find_model(gpu.name, what) or _spec_model(gpu.name, what)
+        return find_model(gpu.name, what) or _spec_model(gpu, what)
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
         raise InputError(
             f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
         )
-    return calibration.models.get(what) or _spec_model(gpu.name, what)
+    return calibration.models.get(what) or _spec_model(gpu, what)
 
 
-def _spec_model(gpu: str, what: str) -> FittedModel:
-    """The universal model fitted without this GPU where it is one of the measured ones, else the one of all GPUs, else bare physics."""
-    found = find_model("universal", f"{what}_without_{gpu}") or find_model("universal", what)
+def _spec_model(gpu: GpuSpec, what: str) -> FittedModel:
+    """The universal model fitted without this GPU where it is one of the measured ones, else the one of its architecture's GPUs where
+    that is better, else the one of all GPUs, else bare physics."""
+    names = f"{what}_without_{gpu.name}", f"{what}_{gpu.arch}", what
+    found = next((model for name in names if (model := find_model("universal", name)) is not None), None)
     return found or FittedModel(f"physics:{what}", "spec", {}, (-PRIOR_WIDTH, PRIOR_WIDTH))
 
 
@@ -90,8 +94,8 @@ def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], const
 
 def _row(terms: OperatorTerms) -> OperatorTerms:
     """Terms of single numbers as columns of length 1."""
-    cells = np.array([terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()], dtype=np.float64)
-    columns = [cells[i : i + 1] for i in range(len(cells))]
+    cells = [terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()]
+    columns = list(np.array(list(map(float, cells)))[:, None])
     split = 2 + len(terms.seconds)
     seconds, features = zip(terms.seconds, columns[2:split], strict=True), zip(terms.features, columns[split:], strict=True)
     return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1])
@@ -103,11 +107,9 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
     least = terms.least_s * US_PER_S
     latency = np.maximum(latency, least)
-    half = half_widths(model, gpu, latency, columns["stack"])
-    spread = np.exp(half)
-    return OperatorPredictions(
-        latency, np.maximum(latency / spread, least), latency * spread, terms, model, _in_domain(model, gpu, terms, columns)
-    )
+    inside = _in_domain(model, gpu, terms, columns)
+    spread = np.exp(half_widths(model, gpu, latency, columns["stack"]) * np.where(inside, 1.0, OUTSIDE))
+    return OperatorPredictions(latency, np.maximum(latency / spread, least), latency * spread, terms, model, inside)
 
 
 def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:
@@ -119,7 +121,37 @@ def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: Fi
         return terms, learnt
     base = _as_interpolated(model, kriging.trees(entry))
     before = learnt if base is model else tree_log_ratio(gpu, base, terms)
-    return terms, learnt + kriging.log_ratio(entry, place(gpu, what, columns, base, terms, before, _kin_of(gpu, what, entry)))
+    others = kin(gpu, what)
+    wanted = entry.get(KIN)
+    if not isinstance(wanted, Mapping):
+        raise kriging.another_version()
+    where = place(gpu, what, columns, base, terms, before, [model for name, model in others.items() if name in wanted])
+    if kin_digests({name: model for name, model in others.items() if name in wanted}) != wanted or not kriging.fits(entry, where):
+        entry = _fitted_again(gpu, what, entry, base)
+        where = place(gpu, what, columns, base, terms, before, list(others.values()))
+    return terms, learnt + kriging.log_ratio(entry, where)
+
+
+_AGAIN: OrderedDict[int, tuple[Mapping[str, Any], dict[str, Any]]] = OrderedDict()  # by identity, with the old entry held
+
+
+def _fitted_again(gpu: GpuSpec, what: str, entry: Mapping[str, Any], base: FittedModel) -> dict[str, Any]:
+    """An entry of an earlier perfmodel as its rows give it among the calibrations that are shipped now.
+
+    Raises InputError for one that was stored without its rows.
+    """
+    kept = _AGAIN.get(id(entry))
+    if kept is not None and kept[0] is entry:
+        return kept[1]
+    columns, log_latency = kriging.rows_of(entry)
+    terms = operator_terms(gpu, what, columns, base.constants)
+    learnt = tree_log_ratio(gpu, base, terms)
+    where = place(gpu, what, columns, base, terms, learnt, list(kin(gpu, what).values()))
+    found = kriging.fit(where, log_latency - np.log(terms.latency_s) - learnt, entry["share"], entry["apart"])
+    _AGAIN[id(entry)] = (entry, found)
+    while len(_AGAIN) > kriging.KEPT:
+        _AGAIN.popitem(last=False)
+    return found
 
 
 @functools.lru_cache(maxsize=64)
@@ -145,26 +177,20 @@ def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Fl
     return tree_share(model.card, gpu.arch) * model.residual.log_ratio(features, length)
 
 
-def kin(gpu: GpuSpec, what: str) -> dict[str, FittedModel]:
+def kin(gpu: GpuSpec, what: str) -> Mapping[str, FittedModel]:
     """The shipped calibrations of other GPUs, by name, that were fitted to rows of their own GPU alone."""
-    found = {name: shipped_model(name, what) for name in shipped_owners(what) if name != gpu.name}
+    return _kin(gpu.name, what)
+
+
+@functools.lru_cache(maxsize=64)
+def _kin(gpu: str, what: str) -> Mapping[str, FittedModel]:
+    found = {name: shipped_model(name, what) for name in shipped_owners(what) if name != gpu}
     return {name: model for name, model in found.items() if model is not None and model.residual is not None and "prior" not in model.card}
 
 
 def kin_digests(models: Mapping[str, FittedModel]) -> dict[str, str]:
     """What tells whether calibrations are still the ones that an entry was made with."""
     return {name: str(model.card[TREE_DIGEST]) for name, model in models.items()}
-
-
-def _kin_of(gpu: GpuSpec, what: str, entry: Mapping[str, Any]) -> list[FittedModel]:
-    """The calibrations that an entry was made with; raises InputError where they are no longer the shipped ones."""
-    wanted, models = entry.get(KIN), kin(gpu, what)
-    if not isinstance(wanted, Mapping):
-        raise kriging.another_version()
-    known = {name: model for name, model in models.items() if name in wanted}
-    if kin_digests(known) != wanted:
-        raise kriging.another_version()
-    return list(known.values())
 
 
 def place(
@@ -204,20 +230,23 @@ def interval_group(latency_us: Floats, stack: Floats) -> npt.NDArray[np.intp]:
 def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float]) -> Floats:
     """The six half-widths that hold for this architecture."""
     widths = card.get("half_widths", {})
-    found = widths.get(KNOWN_ARCH_GROUP if arch in card.get("archs", ()) else NEW_ARCH_GROUP) or widths.get(NEW_ARCH_GROUP)
+    found = widths.get(arch_group(card, arch)) or widths.get(NEW_ARCH_GROUP)
     if not found:
         return np.full(6, max(-fallback[0], fallback[1]))
     return path_margin(card, arch) * np.asarray(found, dtype=np.float64)
 
 
 def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
-    inside = np.ones(len(terms.latency_s), dtype=bool)
+    length = len(terms.latency_s)
+    at: Any = 0 if length == 1 else slice(None)  # numbers cost a tenth of arrays of one
+    inside: Any = True
     for name, (low, high) in model.envelope.items():
-        values = feature(terms.features, name)
-        inside &= (values >= low - 0.5) & (values <= high + 0.5)
+        values = feature(terms.features, name)[at]
+        inside = inside & (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:
-        known = np.zeros(16, dtype=bool)
-        known[list(measured)] = True
-        inside &= known[columns["dtype"].astype(np.intp)]
-    return inside
+        known = np.zeros(DTYPE_CODES, dtype=bool)
+        known[measured] = True
+        inside = inside & known[columns["dtype"].astype(np.intp)]
+    whole: npt.NDArray[np.bool_] = np.ones(length, dtype=bool) & inside
+    return whole

@@ -28,6 +28,8 @@ NEW_PATH_MARGIN = 1.25
 """Widening of a new architecture's interval where its tensor path is new too: without it the interval of models fitted on mma.sync parts
 alone covers 65 to 76 % of the H100's rows (MoE, MLA, quantised GEMM)."""
 SETTLED = "settled_share"
+TREE_SHARES = "tree_shares"
+KNOWN_ARCH_GROUP, NEW_ARCH_GROUP = "known", "new"
 HIDDEN = -1.0  # a name that is not shown; 0 is a name that nobody gave
 
 
@@ -69,9 +71,19 @@ def visible(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) 
 
 
 def tree_share(card: Mapping[str, Any], arch: str) -> float:
-    """Share of its tree's answer that a model with this card gives on an architecture."""
+    """Share of its tree's answer that a model with this card gives on an architecture.
+
+    The tree of GPUs of one architecture holds for the next of them; on another one that runs the same instructions it holds less.
+    """
     known = card.get(CARD_KEY)
-    return 1.0 if known is None or card.get(SETTLED) or tensor_path(arch) in known else NEW_PATH_SHARE
+    if known is None or card.get(SETTLED):
+        return 1.0
+    return float(card.get(TREE_SHARES, {}).get(arch_group(card, arch), 1.0)) if tensor_path(arch) in known else NEW_PATH_SHARE
+
+
+def arch_group(card: Mapping[str, Any], arch: str) -> str:
+    """Whether rows of this architecture are in a model with this card."""
+    return KNOWN_ARCH_GROUP if arch in card.get("archs", ()) else NEW_ARCH_GROUP
 
 
 def path_margin(card: Mapping[str, Any], arch: str) -> float:

@@ -5,6 +5,7 @@ Rows are launch-free (CUDA graph), in a steady state that rotates through a few 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import numpy.typing as npt
@@ -60,10 +61,7 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats,
     l2_rate = gpu.l2_bytes_per_s / clock
     per_clock = gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms)
     half = c["half_wgmma"] * min(1.0, per_clock / FULL_WGMMA) if grouped else c["half_mma"] * min(1.0, per_clock / FULL_MMA)
-    efficiency = _INTENSITY / (_INTENSITY + half)
-    if grouped:
-        efficiency = np.where(_BM < 64, efficiency * c["narrow_share"], efficiency)
-    work = _FLOPS / efficiency
+    work = _work(half, c["narrow_share"] if grouped else 1.0)
     step_cycles = c["iteration_wgmma" if grouped else "iteration_mma"]
     l2_port = c["l2_rate_factor"] * l2_rate
     power = c["core_power"]
@@ -71,8 +69,10 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats,
     def best(m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
         """The answer for rows that either all have a tile worth splitting or all have none."""
         tiles, splits = cut(m, n, k, a_bytes)
-        shared = (splits > 1.0).any()
-        used = np.stack([np.ones_like(splits), splits]) if shared else np.ones((1, *splits.shape))
+        shared = splits.max() > 1.0
+        used = np.ones((2 if shared else 1, *splits.shape))
+        if shared:
+            used[1] = splits
         units, depth = tiles * used, k / used
         mean = units / sms
         busiest = np.ceil(mean)
@@ -80,13 +80,16 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats,
         tensor = deep * (work / (rate / (gpu.boost_clock_hz * sms)))
         feed = deep * (_BM * a_bytes + _BN * b_bytes) / np.minimum(c["port_bytes_per_cycle"], l2_port / np.minimum(units, sms))
         latency = depth * (step_cycles * a_bytes / K_STEP_BYTES)
-        start, extra = busiest * c["tile_cycles"], np.zeros_like(used)
+        start, extra = busiest * c["tile_cycles"], np.zeros(used.shape)
         if shared:
             reduction = c["split_latencies"] * gpu.dram_latency_s * clock + m * n * 4.0 * (splits + 1.0) / l2_rate
             extra[1] = np.where(splits > 1.0, reduction, np.inf)
         parts = [part.reshape(-1, len(m)) for part in (tensor, feed, latency, mean, used, start, extra)]
         total = _totals(power, *parts[:3], *parts[5:])
         index = total.argmin(axis=0)
+        if len(m) == 1:
+            at = int(index[0])
+            return np.array([[v.item(at)] for v in (total, *parts[:5])] + [[float(at % len(_TILES))]])
         rows = np.arange(len(m))
         return np.stack([*(v[index, rows] for v in (total, *parts[:5])), (index % len(_TILES)).astype(np.float64)])
 
@@ -110,6 +113,14 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats,
     return out
 
 
+@functools.lru_cache(maxsize=256)
+def _work(half: float, narrow_share: float) -> Floats:
+    """Flops of a tile for each element of K, over the efficiency of its shape (`_core`); tiles under 64 rows reach narrow_share of it."""
+    efficiency = _INTENSITY / (_INTENSITY + half)
+    found: Floats = _FLOPS / np.where(_BM < 64, efficiency * narrow_share, efficiency)
+    return found
+
+
 def _totals(power: float, tensor: Floats, feed: Floats, latency: Floats, start: Floats, extra: Floats) -> Floats:
     """Cycles in all of each tile, infinite where it cannot be the best: the overlap lies between its largest term and 3^(1/p) of it."""
     if tensor.shape[1] == 1:
@@ -129,6 +140,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
 
     floor: back-to-back launch inside a graph; DRAM: weights that do not stay in L2 between calls (a stack rotates through `copies`
     of them) and activations that do not fit; quantise: activation quantisation of fp8 and int8, one more kernel.
+    No answer beats the tensor rate of the datasheet: no row of any GPU does, the best reach 96 % of it (A100, H100, H20 in fp8).
     Units: seconds, bytes, flop. Source: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves); stream-K,
     arXiv 2301.03598 (split-K); analytic/roofline.py and power.py. Valid: sizes of 1 to 2^31, sm_80 to sm_120.
     Evidence: 169,000 public bf16 rows of four GPUs; `perfmodel evaluate operators --operator gemm` prints the errors.
@@ -139,7 +151,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     rate = names.tensor_rates(gpu, code)
     batch = columns["batch"]
     m, n, k = columns["m"] * batch, columns["n"], columns["k"]
-    cycles = _core(gpu, c, *(np.atleast_1d(v) for v in (m, n, k, a_bytes, b_bytes, rate)))
+    cycles = _core(gpu, c, *np.array([m, n, k, a_bytes, b_bytes, rate]).reshape(6, -1))
     core, tensor, feed, chain, waves, splits, tile = np.reshape(cycles, (7, *m.shape))
     clock = gpu.max_clock_hz
     core, tensor, feed, chain = core / clock, tensor / clock, feed / clock, chain / clock
@@ -208,4 +220,4 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         "launch": floor * one,
         "quantise": quantise,
     }
-    return OperatorTerms(latency, seconds, features, least_s=flops / (rate * gpu.max_clock_hz / gpu.boost_clock_hz))
+    return OperatorTerms(latency, seconds, features, least_s=flops / rate)

@@ -5,6 +5,7 @@ Codes are stored in models (as feature values), so they only ever grow.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,7 @@ def kernel_code(name: Any) -> int:
 
 def tensor_rates(gpu: GpuSpec, codes: Codes) -> npt.NDArray[np.float64]:
     """Dense tensor rate, flop/s, of each row's dtype; raises InputError for a dtype this GPU has no tensor cores for."""
-    known = np.array([gpu.fp32_flops if d.rate == "fp32" else gpu.tensor_flops.get(d.rate, np.nan) for d in _SPECS])
-    found: npt.NDArray[np.float64] = known[codes]
+    found: npt.NDArray[np.float64] = _tensor_rates(gpu.fp32_flops, tuple(gpu.tensor_flops.items()))[codes]
     if np.isnan(found).any():
         code = int(np.min(codes[np.isnan(found)]))
         try:
@@ -71,3 +71,10 @@ def tensor_rates(gpu: GpuSpec, codes: Codes) -> npt.NDArray[np.float64]:
         except InputError as error:
             raise InputError(f"dtype {DTYPES[code]}: {error}") from None
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _tensor_rates(fp32_flops: float, tensor_flops: tuple[tuple[str, float], ...]) -> npt.NDArray[np.float64]:
+    """Rate by dtype code, NaN where there is none."""
+    rates = dict(tensor_flops)
+    return np.array([fp32_flops if d.rate == "fp32" else rates.get(d.rate, np.nan) for d in _SPECS])

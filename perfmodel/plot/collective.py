@@ -14,7 +14,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.collective_fit import Z80
 from perfmodel.library.collective import CollectiveTerms, model
 from perfmodel.ops.collective import bus_factor, collective_kind
-from perfmodel.predict_collective import collective_model
+from perfmodel.predict_collective import answer, collective_model
 from perfmodel.units import GB, US_PER_S
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def curve(
     sizes = np.round(2 ** np.linspace(8, 30, 177))
     spec = find_gpu(gpu)
     rows = {"kind": collective_kind(kind), "message_bytes": sizes, "n_gpus": float(n_gpus), **columns}
-    return sizes, model(spec, rows, stack, collective_model(spec, "auto").constants if constants is None else constants)
+    found = answer(spec, rows, stack, collective_model(spec, "auto")) if constants is None else model(spec, rows, stack, constants)
+    return sizes, found
 
 
 class Asked(TypedDict, total=False):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 RACE_WARMUP_MS, RACE_MS = 1, 5
-LEADERS = 2
+LEADERS = 3  # at its power limit a GPU runs kernels that tie in a race up to 5 % apart
 RACE_SPREAD = 0.05  # a config this much slower in the race does not win the long timing
 
 
@@ -42,11 +44,41 @@ def first_dtype(arguments: Mapping[str, Any]) -> str | None:
     return None
 
 
+@contextlib.contextmanager
+def triton_starting() -> Iterator[None]:
+    """Have Triton's driver built while the block runs, over by its end: a C module that its first use on a machine compiles, 0.4 s.
+
+    The rest of Triton's start is Python, which would only take turns with the block.
+    """
+    thread = None
+    with contextlib.suppress(RuntimeError):  # no more threads: then later, at the launch
+        thread = _start_of_triton()
+    try:
+        yield
+    finally:
+        if thread is not None:
+            thread.join()
+
+
+@functools.cache
+def _start_of_triton() -> threading.Thread:
+    def start() -> None:
+        with contextlib.suppress(Exception):  # what is wrong with the driver, the launch itself says
+            import triton
+
+            triton.runtime.driver.active.get_current_target()
+
+    thread = threading.Thread(target=start, name="perfmodel starts triton", daemon=True)
+    thread.start()
+    return thread
+
+
 def compile_together(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> None:
     """Compile `configs` of the launch that `tuner` is at, side by side: Triton times them one by one, and would compile them so too.
 
-    call: keyword arguments of the launch. Nothing runs on the GPU. Does nothing where Triton cannot compile aside (before 3.4) or the
-    launch is none. A config that does not compile is left to Triton, which says so where it is timed.
+    The first to be ready is launched once while the others compile, where a race may launch: with it Triton builds the C launcher that
+    all of them share. call: keyword arguments of the launch. Does nothing where Triton cannot compile aside (before 3.4) or the launch
+    is none. A config that does not compile is left to Triton, which says so where it is timed.
     """
     import triton
 
@@ -58,22 +90,30 @@ def compile_together(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]
         ThreadPoolExecutor(min(len(configs), os.cpu_count() or 1)) as pool,
         mode(pool, ignore_errors=True),
     ):
+        compiling = {}
         for config in configs:
             current = {**call, **config.all_kwargs(), "warmup": True}
             if config.pre_hook is not None:  # it may shape a descriptor, which is part of what is compiled
                 config.pre_hook({**tuner.nargs, **current})
-            tuner.fn.run(*tuner.nargs.values(), **current)
+            kernel = tuner.fn.run(*tuner.nargs.values(), **current)
+            if hasattr(kernel, "future"):
+                compiling[kernel.future] = (kernel, config)
+        if _may_launch(tuner, call):
+            for done in as_completed(compiling):
+                if done.exception() is None:
+                    kernel, config = compiling[done]
+                    kernel.result()
+                    _launch(tuner, config, call)()
+                    break
 
 
 def race(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> list[Any]:
     """The leaders of a short race of `configs` at the launch that `tuner` is at, fastest first: Triton spends 125 ms on each it times.
 
     Each runs RACE_MS twice with a cold L2, hooks of the tuner and of the config included, as when Triton times it. All of them come back
-    where nothing may be launched, nothing can be saved, the tuner has a benchmark of its own or keeps results on disk by its list of
-    configs, or none of them runs.
+    where nothing may be launched, nothing can be saved, or none of them runs.
     """
-    own_rules = getattr(tuner, "cache_results", False) or getattr(tuner, "_do_bench", None) is not None
-    if tuner is None or own_rules or call.get("warmup") is not False or len(configs) <= LEADERS:
+    if not _may_launch(tuner, call) or len(configs) <= LEADERS:
         return list(configs)
     from triton.testing import do_bench
 
@@ -84,6 +124,12 @@ def race(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> list[An
     order = sorted(range(len(configs)), key=lambda i: times[i])
     led = [i for i in order if times[i] <= times[order[0]] * (1.0 + RACE_SPREAD)][:LEADERS]
     return [configs[i] for i in led] if times[order[0]] < math.inf else list(configs)
+
+
+def _may_launch(tuner: Any, call: Mapping[str, Any]) -> bool:
+    """Whether we may run configs: not where the tuner has a benchmark of its own, or keeps results on disk by its list of configs."""
+    own_rules = getattr(tuner, "cache_results", False) or getattr(tuner, "_do_bench", None) is not None
+    return tuner is not None and not own_rules and call.get("warmup") is False
 
 
 def _launch(tuner: Any, config: Any, call: Mapping[str, Any]) -> Callable[[], None]:

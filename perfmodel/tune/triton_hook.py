@@ -9,6 +9,8 @@ keep every config.
 
 from __future__ import annotations
 
+import operator
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +22,11 @@ from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
+from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.learn.calibration import Calibration, load_calibration, resolve
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike
-from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers, race
+from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers, race, triton_starting
 from perfmodel.tune.rank import rank
 
 ANY = "auto"
@@ -42,14 +45,15 @@ def prune(
 ) -> dict[str, Prune]:
     """What `prune_configs_by` takes: keeps the `top_k` configs that the model ranks first, near twins held back.
 
-    Those are compiled side by side and raced for some milliseconds each; Triton then times the two that led (autotuner.race).
+    Those are compiled side by side and raced for some milliseconds each; Triton then times the up to three that led (autotuner.race).
 
     kernel: a family ("gemm", "attention_prefill" ...), or "auto" (or the @triton.jit function itself) for any kernel, which is then
     compiled for the GPU and ranked from its machine code: the first call of a key compiles, later processes find the result on disk.
     sizes: kernel argument names of the family's sizes ({"m": "M_total"}); fields: config keyword of each field ({"block_m": "TILE_ROWS"});
     dtype: the operands' type; each is guessed where left out (M, N, K; BLOCK_M, BLOCK_SIZE_M, BM ...; the first tensor's type).
     gpu: the current CUDA device where left out. top_k = 1 leaves one config, which Triton from 3.8 on runs without any timing.
-    The same arguments give the same choice on every rank. Raises InputError here, at decoration, for an unknown kernel or GPU, a
+    The same arguments give the same `top_k` on every rank; which of them is fastest each rank times by itself, as with Triton alone, so
+    that only top_k = 1 is sure to give all ranks one config. Raises InputError here, at decoration, for an unknown kernel or GPU, a
     top_k that is not a whole number of 1 or more, and sizes, fields, dtype or calibration that cannot be.
     """
     count = size("top_k", top_k)
@@ -83,11 +87,20 @@ Choose = Callable[[Sequence[Any], Mapping[str, Any], GpuSpec, Any], list[int]]
 def _family(
     kernel: str, count: int, sizes: Mapping[str, str], fields: Mapping[str, str], dtype: str | None, calibration: CalibrationLike
 ) -> Choose:
+    family = kernel_family(kernel)
+    last: tuple[list[Any], Configs] | None = None
+
+    def read(configs: Sequence[Any]) -> Configs:
+        """The list that Triton passes is the same at every key: read once, which is half of a ranking's time."""
+        nonlocal last
+        if last is None or len(last[0]) != len(configs) or not all(map(operator.is_, last[0], configs)):
+            last = list(configs), family_configs(family, [_fields(config, fields) for config in configs])
+        return last[1]
+
     def choose(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> list[int]:
-        family = kernel_family(kernel)
         op = family.operator(dtype or _dtype(arguments), **_sizes(arguments, sizes, family))
-        rows = [_fields(config, fields) for config in configs]
-        ranking = rank(op, spec, kernel=kernel, configs=rows, calibration=calibration)
+        with triton_starting():  # the first question to a model takes half a second, for its library and its file
+            ranking = rank(op, spec, kernel=kernel, configs=read(configs), calibration=calibration)
         chosen = [int(ranking.legal_positions[i]) for i in ranking.shortlist(count)]
         best = _best_measured(configs, arguments, spec, tuner)
         return chosen if best is None or best in chosen else [best, *chosen[: count - 1]]
@@ -164,13 +177,12 @@ def _check_names(what: str, names: object, known: Sequence[str]) -> None:
 
 def _best_measured(configs: Sequence[Any], arguments: Mapping[str, Any], spec: GpuSpec, tuner: Any) -> int | None:
     """Place of the fastest config that was timed before on this problem, where a listener keeps timings; None without any."""
-    from perfmodel.tune.listener import listening, measured
-
-    if listening() is None or tuner is None:
+    listener = sys.modules.get("perfmodel.tune.listener")  # nobody listens before it is loaded, and it takes its time
+    if listener is None or listener.listening() is None or tuner is None:
         return None
     from perfmodel.measure.kernel_call import config_fields, jit_function
 
-    timed = measured(jit_function(tuner)[0], numbers(arguments), spec.full_name, listening())
+    timed = listener.measured(jit_function(tuner)[0], numbers(arguments), spec.full_name, listener.listening())
     if not timed:
         return None
     best = min(timed, key=lambda pair: pair[1])[0]

@@ -1,11 +1,9 @@
 """The autotune hook on a flash-attention kernel that the project does not own, named as in Triton's tutorial, against full autotuning."""
 
 import itertools
-import sys
-import time
 
 import pytest
-from hook_arms import arm, compare
+from hook_arms import compare, main
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
@@ -49,31 +47,29 @@ def flash(
     tl.store(out, (acc / l_i[:, None]).to(Out.dtype.element_ty), mask=offs_m[:, None] < N_CTX)
 
 
-def tuned(prune_configs_by):
-    return triton.autotune(configs=CONFIGS, key=["N_CTX", "HEAD_DIM"], prune_configs_by=prune_configs_by)(triton.jit(flash))
+def tuned(configs, prune_configs_by):
+    return triton.autotune(configs=configs, key=["N_CTX", "HEAD_DIM"], prune_configs_by=prune_configs_by)(triton.jit(flash))
 
 
-def run(kernel, z, h, length, width, began=None):
-    """(seconds until the first result, decoration included where `began` says when it started; microseconds a launch)."""
+def problem(z, h, length, width):
+    """(one launch of a kernel, how far its result is off)."""
     q, k, v = (torch.randn((z, h, length, width), device="cuda", dtype=torch.bfloat16) for _ in range(3))
     out = torch.empty_like(q)
     grid = lambda meta: (triton.cdiv(length, meta["BLOCK_M"]), z * h)  # noqa: E731
 
-    def launch():
+    def launch(kernel):
         return kernel[grid](width**-0.5, q, k, v, out, z, h, length, HEAD_DIM=width)
 
-    began = began or time.perf_counter()
-    launch()
-    torch.cuda.synchronize()
-    spent = time.perf_counter() - began
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).float()
-    assert float((out.float() - expected).norm() / expected.norm()) < 1e-2
-    return spent, triton.testing.do_bench(launch, warmup=50, rep=300, return_mode="median") * 1e3
+    def error():
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).float()
+        return float((out.float() - expected).norm() / expected.norm())
+
+    return launch, error
 
 
 def test_hook_against_full_autotuning(tmp_path):
-    compare(__file__, tmp_path, len(CONFIGS))
+    compare(__file__, tmp_path, CONFIGS, SHAPES)
 
 
 if __name__ == "__main__":
-    arm(sys.argv[1], FAMILY, tuned, run, SHAPES)
+    main(FAMILY, CONFIGS, tuned, problem, SHAPES)

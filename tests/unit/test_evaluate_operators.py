@@ -26,10 +26,10 @@ def test_left_out_beats_both_baselines_and_says_how_many_rows(capsys: Capture) -
 
 def test_a_table_of_rows_helps(capsys: Capture) -> None:
     means = {}
-    for mode in ("left-out", "table"):
+    for mode in ("left-out", "table", "stack-table"):
         assert run(f"evaluate operators --operator mla_decode --gpu l40s --sample 400 --mode {mode} --rows 100 --json".split()) == 0
         means[mode] = json.loads(capsys.readouterr().out)[0]["mean"]
-    assert means["table"] < means["left-out"]
+    assert means["table"] < means["left-out"] and means["stack-table"] < means["left-out"]
 
 
 def test_small_gemms_are_a_regime_of_their_own() -> None:

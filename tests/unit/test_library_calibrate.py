@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +12,9 @@ import pytest
 from perfmodel.calibrate.table import fit_table
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
+from perfmodel.learn import operators
 from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.model import TREE_DIGEST
 from perfmodel.predict_operators import predict_frame
 
 
@@ -70,3 +75,32 @@ def test_saved_and_read_again_bit_equal(tmp_path: object) -> None:
     a = predict_frame("gemm", fresh, "h200_sxm", calibration=calibration)
     b = predict_frame("gemm", fresh, "h200_sxm", calibration=load_calibration(tmp_path))  # type: ignore[arg-type]
     pd.testing.assert_frame_equal(a, b)
+
+
+def test_a_saved_calibration_outlives_the_shipped_ones_that_it_was_fitted_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfmodel.learn import kriging
+    from perfmodel.learn.calibration import load_calibration
+
+    rows = table(1.3, noise=0.05)
+    Calibration("h200_sxm", fit_table("gemm", gpu("h200_sxm"), rows, prior=None)).save(tmp_path)
+    stored = load_calibration(tmp_path)
+    entry = stored.models["gemm"].card[kriging.CARD_KEY]
+    shipped = dict(operators.kin(gpu("h200_sxm"), "gemm"))
+    assert entry[operators.KIN] == operators.kin_digests(shipped)
+    before = predict_frame("gemm", rows, "h200_sxm", calibration=stored)["latency_us"]
+    (gone, _), (name, model), *rest = shipped.items()
+    assert model.residual is not None
+    refitted = replace(model, residual=model.residual.scaled(0.9), card={**model.card, TREE_DIGEST: "another"})
+    monkeypatch.setattr(operators, "kin", lambda asked, what: {name: refitted, **dict(rest)})
+    after = predict_frame("gemm", rows, "h200_sxm", calibration=load_calibration(tmp_path))["latency_us"]
+    assert gone not in operators.kin(gpu("h200_sxm"), "gemm")
+    errors = [float(np.mean(np.abs(answer / rows["latency_us"] - 1))) for answer in (before, after)]
+    assert not np.allclose(before, after, rtol=1e-6) and np.allclose(before, after, rtol=0.1)
+    assert errors[1] < 1.2 * errors[0] < 0.1
+    assert len(operators._AGAIN) <= kriging.KEPT
+    again = predict_frame("gemm", rows, "h200_sxm", calibration=load_calibration(tmp_path))["latency_us"]
+    pd.testing.assert_series_equal(after, again)
+    unnamed = {key: value for key, value in entry.items() if key != "table"}
+    card = {**stored.models["gemm"].card, kriging.CARD_KEY: unnamed}
+    with pytest.raises(InputError, match="make it again from its rows"):
+        predict_frame("gemm", rows, "h200_sxm", calibration=Calibration("h200_sxm", {"gemm": replace(stored.models["gemm"], card=card)}))

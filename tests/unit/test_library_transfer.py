@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from perfmodel.learn.transfer import (
     HIDDEN,
     NEW_PATH_MARGIN,
     NEW_PATH_SHARE,
+    TREE_SHARES,
     blank,
     known_pairs,
     settled,
@@ -77,16 +79,40 @@ def test_interpolation_follows_leaves_and_what_other_gpus_say() -> None:
     assert error["whole"] < 0.4 * error["bare"]
 
 
-def test_the_part_of_the_leaves_is_the_same_by_sums_and_by_covariance() -> None:
+@pytest.mark.parametrize("apart", kriging.APARTS)
+def test_the_part_of_the_leaves_is_the_same_by_sums_and_by_covariance(apart: float) -> None:
     rng = np.random.default_rng(2)
     count = 50
     columns = {"m": 2.0 ** rng.uniform(0, 12, count), "stack": rng.integers(1, 4, count) * 1.0, "dtype": rng.integers(0, 2, count) * 1.0}
     leaves = rng.integers(0, 9, (count, 12)).astype(np.uint16)
     where = kriging.place(columns, np.log(columns["m"]), {}, None, leaves)
-    entry = kriging.fit(where.take(slice(0, 30)), rng.normal(0, 0.2, 30))
+    entry = kriging.fit(where.take(slice(0, 30)), rng.normal(0, 0.2, 30), apart=apart)
     asked = where.take(slice(30, count))
-    expected = kriging.covariance(asked, where.take(slice(0, 30))) @ np.array(entry["weights"])
+    expected = kriging.covariance(asked, where.take(slice(0, 30)), apart) @ np.array(entry["weights"])
     np.testing.assert_allclose(kriging.log_ratio(entry, asked), expected, atol=1e-3)
+
+
+def test_what_one_stack_says_counts_more_for_another_the_less_they_are_apart() -> None:
+    columns = {"m": 2.0 ** np.arange(12.0), "stack": np.ones(12), "dtype": np.zeros(12)}
+    where = kriging.place(columns, np.log(columns["m"]), {})
+    other = kriging.place({**columns, "stack": np.full(12, 2.0)}, np.log(columns["m"]), {})
+    own, near = (kriging.fit(where, np.full(12, 0.3), apart=apart) for apart in kriging.APARTS)
+    assert kriging.log_ratio(own, where).mean() == pytest.approx(0.3, abs=0.03)
+    assert kriging.log_ratio(near, other).mean() > kriging.log_ratio(own, other).mean() + 0.05
+
+
+def test_rows_beside_an_entry_come_back_and_damaged_ones_are_refused() -> None:
+    columns = {"m": np.array([1.0, 2.0, 2.0**31]), "stack": np.ones(3), "dtype": np.zeros(3)}
+    plain = kriging.fit(kriging.place(columns, np.log(columns["m"]), {}), np.zeros(3))
+    entry = kriging.with_rows(plain, columns, np.array([-12.5, -11.0, -3.25]))
+    found, log_latency = kriging.rows_of(entry)
+    assert {name: values.tolist() for name, values in found.items()} == {name: values.tolist() for name, values in columns.items()}
+    assert log_latency.tolist() == [-12.5, -11.0, -3.25]
+    for damage in ({"table": "?"}, {"columns": ["m"]}, {"columns": None}, {"share": "x"}, {"share": 7.0}, {"apart": None}, {"rows": 2}):
+        with pytest.raises(InputError, match="damaged"):
+            kriging.rows_of({**entry, **damage})
+    with pytest.raises(InputError, match="damaged"):
+        kriging.rows_of(plain)
 
 
 def latency(op: Attention, name: str, stack: str, kernel: str | None = None) -> float:
@@ -150,6 +176,16 @@ def test_half_of_a_tree_counts_on_a_tensor_path_that_it_never_saw() -> None:
     whole, part = model.residual.log_ratio(asked, 2), half.residual.log_ratio(asked, 2)
     np.testing.assert_allclose(part, NEW_PATH_SHARE * whole, rtol=1e-5)
     assert abs(whole[1]) > 0.1
+
+
+def test_the_share_of_a_tree_depends_on_whether_the_architecture_was_measured() -> None:
+    card = {CARD_KEY: {"mma": [64]}, TREE_SHARES: {"known": 1.0, "new": 0.75}, "archs": ["sm_80"]}
+    assert (tree_share(card, "sm_80"), tree_share(card, "sm_89"), tree_share(card, "sm_90")) == (1.0, 0.75, NEW_PATH_SHARE)
+    model = replace(fitted_tree(), card=card)
+    asked = {"a": np.array([0.1, 0.9]), "b": np.array([0.5, 0.5])}
+    part = settled(model, "sm_89")
+    assert model.residual is not None and part.residual is not None and tree_share(part.card, "sm_89") == 1.0
+    np.testing.assert_allclose(part.residual.log_ratio(asked, 2), 0.75 * model.residual.log_ratio(asked, 2), rtol=1e-5)
 
 
 def test_an_entry_of_another_version_is_refused() -> None:

@@ -14,11 +14,13 @@ import pytest
 
 import perfmodel as pm
 from perfmodel._resources import shipped
+from perfmodel.calibrate.collective import fit_collective
 from perfmodel.cli.collectives import size_bytes, stack_name
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
-from perfmodel.library.collective import model, read_columns
-from perfmodel.predict_collective import collective_model
+from perfmodel.learn.collective_fit import fit_constants, read_rows
+from perfmodel.library.collective import columns, model, read_columns
+from perfmodel.predict_collective import answer, collective_model
 
 MEASURED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000", "h200_sxm")
 
@@ -89,6 +91,46 @@ def test_a_table_of_ones_own_moves_the_answer_and_keeps_the_rest() -> None:
     assert pm.predict(ask, "h100_sxm", calibration=own).latency_us == pytest.approx(expected, rel=0.05)
     with pytest.raises(InputError, match="needs 12"):
         pm.calibrate_table("h100_sxm", {"collective": frame.head(4)})
+
+
+def test_rows_of_two_gpus_help_there_and_do_not_spoil_eight() -> None:
+    """Public H100 rows of two GPUs on a model that never saw the H100: better on other sizes, no worse for eight than it was."""
+    rows = read_rows(
+        gpu("h100_sxm"), pd.read_parquet(shipped("data") / "collectives.parquet").query("gpu == 'h100_sxm' and stack == 'nccl'")
+    )
+    prior, count = collective_model(gpu("h100_sxm"), None).constants, rows.columns["n_gpus"]
+    given = (count == 2) & (rows.sizes % 2 == 0)
+    fitted, beyond = (fit_constants([rows.take(given)], prior, beyond=more) for more in (False, True))
+    unseen, eight = rows.take((count == 2) & (rows.sizes % 2 == 1)), rows.take(count == 8)
+    assert len(unseen) > 50
+    assert np.abs(unseen.errors(fitted)).mean() < 0.5 * np.abs(unseen.errors(prior)).mean()
+    assert np.abs(eight.errors(beyond)).mean() < 1.1 * np.abs(eight.errors(prior)).mean()
+
+
+def test_the_shipped_calibration_of_two_gpus_says_of_eight_what_hosts_of_its_kind_take() -> None:
+    """Rows of two H200s; an H100 host has the same switches and links, and its NCCL rows are public."""
+    h200, h100 = gpu("h200_sxm"), pd.read_parquet(shipped("data") / "collectives.parquet").query("gpu == 'h100_sxm' and stack == 'nccl'")
+    eight = h100[h100["n_gpus"] == 8].drop(columns=["gpu"])
+    found = pm.predict_table("collective", eight, h200)
+    assert (found["tier"] == "calibrated").all() and not found["in_domain"].any()
+    assert (found["latency_us"] / eight["latency_us"] - 1).abs().mean() < 0.15
+    two = columns(pm.Collective("all_reduce", 2**20, 2))
+    fitted = collective_model(h200, "auto")
+    assert answer(h200, two, "torch_graph", fitted).latency_s == model(h200, two, "torch_graph", fitted.constants).latency_s
+
+
+def test_a_fit_that_is_no_better_than_what_it_draws_on_is_not_taken() -> None:
+    """Rows that a model explains to the last digit leave it as it is; of two models the one that the rows speak for is drawn on."""
+    prior = collective_model(gpu("h100_sxm"), None).constants
+    sizes = np.repeat(2.0 ** np.arange(12, 28), 2)
+    asked = {"kind": np.array(["all_reduce", "all_gather"] * 16, dtype=object), "message_bytes": sizes, "n_gpus": np.full(32, 2.0)}
+    frame = pd.DataFrame(asked).assign(latency_us=model(gpu("h100_sxm"), asked, None, prior).latency_s * 1e6)
+    slower = {**prior, "nvlink_rate": 0.6 * prior["nvlink_rate"]}
+    kept = fit_collective(gpu("h100_sxm"), frame, priors=[slower, prior])
+    assert kept.card["corrected"] is False
+    assert {name: kept.constants[name] for name in prior if not name.startswith("sigma_")} == {
+        name: value for name, value in prior.items() if not name.startswith("sigma_")
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The autotune hook through Triton's own Autotuner, on a machine without a GPU."""
 
+import itertools
+import threading
 import time
 import types
 import warnings
@@ -7,6 +9,7 @@ import warnings
 import pytest
 
 import perfmodel as pm
+from perfmodel.tune import autotuner, triton_hook
 from perfmodel.tune.autotuner import race
 
 triton = pytest.importorskip("triton")
@@ -193,7 +196,65 @@ def test_kept_configs_are_compiled_before_any_is_raced_and_the_leaders_remain(la
     kept = tuner.prune_configs(call)
     assert len(compiled) == 8 and all(len(c) == 4 and all(k.asm["cubin"] for k in c) for c in compiled)
     everyone = tuner.prune_configs({**call, "warmup": True})
-    assert len(everyone) == 4 and [str(c) for c in kept] == [str(everyone[3]), str(everyone[1])]
+    assert len(everyone) == 4 and [str(c) for c in kept] == [str(everyone[i]) for i in (3, 1, 0)]
+
+
+class Driver:
+    """Stands in for Triton's: `active` is what is built at its first use."""
+
+    def __init__(self, build):
+        self.build = build
+
+    active = property(lambda self: types.SimpleNamespace(get_current_target=self.build))
+
+
+def test_triton_starts_beside_the_first_ranking_and_once(monkeypatch):
+    ranking, started, built = threading.Event(), threading.Event(), []
+
+    def build():
+        built.append(ranking.wait(30))
+        started.set()
+
+    def rank(*args, **named):
+        ranking.set()
+        assert started.wait(30)
+        return pm.rank(*args, **named)
+
+    monkeypatch.setattr(triton.runtime, "driver", Driver(build))
+    monkeypatch.setattr(triton_hook, "rank", rank)
+    autotuner._start_of_triton.cache_clear()
+    for _ in range(2):
+        assert len(pruned(pm.prune(top_k=4, gpu="h200_sxm"), ARGUMENTS)) == 4
+    assert built == [True]
+
+
+def test_a_triton_that_does_not_start_is_left_to_the_launch(monkeypatch):
+    def build():
+        raise RuntimeError("0 active drivers")
+
+    monkeypatch.setattr(triton.runtime, "driver", Driver(build))
+    autotuner._start_of_triton.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(pruned(pm.prune(top_k=2, gpu="l20"), ARGUMENTS)) == 2
+
+
+def test_the_first_to_be_ready_is_launched_while_others_compile(launch, monkeypatch):
+    kernel, tuner, call = launch
+    launched, waited, ready = threading.Event(), [], []
+    places = kernel.device_caches[0][0]
+    real, turn = kernel.compile, itertools.count(1)
+
+    def compile_or_wait(source, **named):
+        if next(turn) == 4:
+            waited.append(launched.wait(30))
+        return real(source, **named)
+
+    kernel.compile = compile_or_wait
+    tuner.pre_hook = lambda arguments: (ready.append(len(places)), launched.set())
+    raced(monkeypatch, kernel, [1.0, 1.1, 1.2, 1.3, 1.3, 1.2, 1.1, 1.0])
+    tuner.prune_configs(call)
+    assert waited == [True] and 1 <= ready[0] < 4 and len(places) == 4
 
 
 def test_a_clear_winner_remains_alone_and_without_any_all_remain(launch, monkeypatch):
@@ -218,8 +279,8 @@ def test_a_race_launches_as_triton_does(launch, monkeypatch):
     tuner.post_hook = lambda arguments, exception: said.append(("post", exception))
     tuner.fn = types.SimpleNamespace(run=lambda *args, **named: said.append(("run", len(args), named["warmup"])))
     monkeypatch.setattr("triton.testing.do_bench", lambda run, **named: run() or 1.0)
-    assert len(race(tuner, tuner.configs[:3], call)) == 2
-    assert said == [("pre", 32), ("run", 6, False), ("post", None)] * 6
+    assert len(race(tuner, tuner.configs[:4], call)) == 3
+    assert said == [("pre", 32), ("run", 6, False), ("post", None)] * 8
 
 
 def product(a, b, c, M, N, K, BLOCK_M: "tl.constexpr", BLOCK_N: "tl.constexpr", BLOCK_K: "tl.constexpr"):

@@ -28,8 +28,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
     Rows of each touched expert are padded to whole tiles (library/moe_tiles.py); SM = tensor time of the padded tiles over waves, or what
     their K steps take that no other block hides; DRAM = weights of the touched experts once, slower where less than a cache line is
-    fetched at a time, and activations between the stages; L2 = both operands of every tile (Triton kernels mask the loads of padding rows;
-    of CUTLASS's the rows say that whole tiles are read: with them masked too, errors on H100 left out rise from 19.1 to 20.5 %). Gated experts have 2 x inter columns in the
+    fetched at a time, and activations between the stages; L2 = both operands of every tile, but for padding rows of Triton kernels, whose
+    loads are masked (CUTLASS's too: then errors on H100 left out rise from 19.1 to 20.5 %). Gated experts have 2 x inter columns in the
     first GEMM; fp8 adds the quantisation of both inputs.
     Source: vLLM fused_moe (moe_align_block_size), CUTLASS grouped GEMM. Valid: 1 to 2^20 tokens, 8 to 512 experts.
     Evidence: 416,000 public rows of four GPUs; `perfmodel evaluate operators --operator moe`.

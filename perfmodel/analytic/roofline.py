@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
 
 from perfmodel import elementwise as np
+from perfmodel.hw.spec import GpuSpec
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,6 +33,20 @@ def miss_share(working_set_bytes: Any, usable_bytes: float, sharpness: float) ->
     between 67 and 134 MB on L40S (96 MiB). Valid for steady-state repetition of the same tensors.
     """
     return 1.0 / (1.0 + np.power(usable_bytes / np.maximum(working_set_bytes, 1.0), sharpness))
+
+
+def cache(gpu: GpuSpec, constants: Mapping[str, float]) -> tuple[float, float]:
+    """(usable L2 bytes, sharpness of the step) for data that all SMs read repeatedly.
+
+    Big HBM parts have two partitions that both keep a copy and a link between them: less room and a blurred step.
+    Source: NVIDIA A100 whitepaper, "A100 L2 Cache": each partition caches data for its own SMs; the same on H100 and B200.
+    """
+    if gpu.capability in ((8, 0), (9, 0), (10, 0)):
+        share = constants["partition_share"]
+        if gpu.capability != (8, 0):
+            share = constants.get("partition_share_hopper", share)  # a law with rows of both tells them apart
+        return gpu.l2_bytes * share, constants["partition_sharpness"]
+    return gpu.l2_bytes * constants["usable_cache"], constants["cache_sharpness"]
 
 
 def dram_seconds(bytes_moved: Any, bytes_per_s: float, efficiency: float, latency_s: float, active_sms: Any, bytes_in_flight: float) -> Any:

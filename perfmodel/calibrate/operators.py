@@ -40,6 +40,9 @@ FIXED = (
 )  # fmt: skip
 """Constants that keep their stated value: facts with a source of their own, not identified by latencies, or a choice of form."""
 OWN_KERNELS = ("attention_prefill", "attention_decode", "moe", "moe_quantised", "mla_prefill", "mla_decode")
+ROBUST_OWN = ("moe", "moe_quantised")
+"""Models whose trees of single GPUs minimise the absolute error too: among their rows are runs of a bad tactic, several times slower than
+the next. Evidence: on held-out shapes H100 15.3 -> 11.6 % and, quantised, 8.6 -> 5.9 %; other GPUs within 0.2, L40S quantised far less."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tree that a universal model may keep
 SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noise of a row
 NEW_ARCH_MARGIN = 1.1  # two or three GPUs left out say little of the next one: their widths are a tenth too narrow in turn
@@ -200,7 +203,8 @@ def fit_tree(rows: Rows) -> FittedModel:
     target = np.concatenate([part.log_latency - log_law for part, (log_law, _) in zip(both, pieces, strict=True)])
     features = {name: np.concatenate([f[name] for _, f in pieces]) for name in pieces[0][1]}
     rounds = QUICK.get(rows.what, OWN_ROUNDS)
-    tree = boost(features, target, None, rounds=rounds, params={**OWN, "eta": OWN["eta"] * OWN_ROUNDS / rounds}, robust=False)
+    params = {**OWN, "eta": OWN["eta"] * OWN_ROUNDS / rounds}
+    tree = boost(features, target, None, rounds=rounds, params=params, robust=rows.what in ROBUST_OWN)
     name = f"{rows.gpus[0]}:{rows.what}:{digest(rows)}"
     return FittedModel(name, "calibrated", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), card(rows))
 

@@ -63,6 +63,8 @@ Way = tuple[str, int, float, float]
 """What becomes of the prior's constants, rounds that its tree gets, share of interpolation between the rows, how far stacks are apart."""
 MARGIN = 0.98  # a correction must lower the held-out error by 2 % of itself, else the prior stays
 TIE = 1.02  # scores this near say nothing: then the prior's constants stay
+SLOW, SLOW_SPREADS = 0.5, 4.5  # a row is a slow run this far above its kind, in log latency and in median absolute deviations
+SLOW_MOST, SLOW_KIND = 0.3, 8  # unless that many of its kind are, or the kind has fewer rows
 LEAST_WIDTH = 0.01  # no interval of log latency is narrower than a measurement repeats
 REGIMES = range(3)  # of `interval_group`, for stacks that are named and again for none
 US = 1e6
@@ -147,13 +149,16 @@ def _refitted(rows: Rows, prior: FittedModel) -> FittedModel:
     return replace(prior, constants=constants, card=facts)
 
 
-def _held_out(gpu: GpuSpec, rows: Rows, priors: Sequence[FittedModel], kind: str, near: bool) -> dict[Way, Floats]:
-    """Log errors of every way to correct, on shapes held out in turn; `priors`: the model of each fold."""
+def _held_out(
+    gpu: GpuSpec, rows: Rows, steady: npt.NDArray[np.bool_], priors: Sequence[FittedModel], kind: str, near: bool
+) -> dict[Way, Floats]:
+    """Log errors of every way to correct, on shapes held out in turn; `priors`: the model of each fold. Only `steady` rows teach."""
     stacks = kriging.APARTS if len(np.unique(rows.columns["stack"])) > 1 else kriging.APARTS[:1]
     more = [(0, share, apart) for apart in stacks for share in SHARES] if near else [(rounds, 0.0, 1.0) for rounds in ROUNDS[1:]]
     errors = {way: np.zeros(len(rows)) for way in [(0, 0.0, 1.0), *more]}
     whole = _base(gpu, rows, priors[0], near) if kind == KEPT else None
-    for (train, held), prior in zip(_folds(rows), priors, strict=True):
+    for (others, held), prior in zip(_folds(rows), priors, strict=True):
+        train = others & steady
         base = whole or _base(gpu, rows, replace(prior, residual=None) if kind == LAW_ALONE else prior, near)
         errors[0, 0.0, 1.0][held] = base.before[held]
         if base.where is not None:
@@ -177,25 +182,33 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
 
     Ways: the prior, or the prior with constants drawn towards the rows; on top nothing or interpolation between the rows. Where there are
     more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn;
-    the prior stays unless that lowers its error by MARGIN.
+    the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that lowers the error by MARGIN as well.
     """
     prior = settled(prior, gpu.arch)
-    check_microseconds(rows.what, rows.log_latency - predict_log(prior, rows))
+    residual = rows.log_latency - predict_log(prior, rows)
+    check_microseconds(rows.what, residual)
+    steady = _steady(rows, residual)
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
     folds = _folds(rows)
-    ways = _held_out(gpu, rows, [prior] * len(folds), KEPT, near)
+    ways = _held_out(gpu, rows, steady, [prior] * len(folds), KEPT, near)
+    if not steady.all():
+        everything = np.ones(len(rows), dtype=bool)
+        other = _held_out(gpu, rows, everything, [prior] * len(folds), KEPT, near)
+        if min(map(_score, ways.values())) > MARGIN * min(map(_score, other.values())):
+            steady, ways = everything, other
     if MIN_REFIT_ROWS <= len(rows) < MANY_ROWS and prior.constants:
-        moved = [_refitted(rows.take(train), prior) for train, _ in folds]
+        moved = [_refitted(rows.take(train & steady), prior) for train, _ in folds]
         for kind in (REFITTED,) if near else (REFITTED, LAW_ALONE):
-            ways |= _held_out(gpu, rows, moved, kind, near)
+            ways |= _held_out(gpu, rows, steady, moved, kind, near)
     scores = {way: _score(error) for way, error in ways.items()}
     nothing: Way = (KEPT, 0, 0.0, 1.0)
     best = min(scores, key=lambda way: scores[way] * (1.0 if way[0] == KEPT else TIE))
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
     kind, rounds, share, apart = best
-    start = prior if kind == KEPT else _refitted(rows, prior)
-    base = _base(gpu, rows, replace(start, residual=None) if kind == LAW_ALONE else start, share > 0)
+    taught = rows.take(steady)
+    start = prior if kind == KEPT else _refitted(taught, prior)
+    base = _base(gpu, taught, replace(start, residual=None) if kind == LAW_ALONE else start, share > 0)
     tree = base.grow(slice(None), rounds) if rounds else base.model.residual
     widths = _widths(gpu, rows, prior, ways[best])
     kept = (
@@ -209,16 +222,22 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
         **card(rows),
         "gpu": gpu.name,
         "prior": prior.model_id,
-        "correction": {"constants": kind, "rounds": rounds, "interpolation": share, "stacks_apart": apart},
+        "correction": {
+            "constants": kind,
+            "rounds": rounds,
+            "interpolation": share,
+            "stacks_apart": apart,
+            "slow_runs": int((~steady).sum()),
+        },
         "held_out_error": {"prior": scores[nothing], "corrected": scores[best]},
         "half_widths": {NEW_ARCH_GROUP: widths},
         "archs": [],
     }
     if base.where is not None:
-        entry = kriging.with_rows(kriging.fit(base.where, base.before, share, apart), rows.columns, rows.log_latency)
+        entry = kriging.with_rows(kriging.fit(base.where, base.before, share, apart), taught.columns, taught.log_latency)
         facts[kriging.CARD_KEY] = {**entry, KIN: kin_digests(kin(gpu, rows.what))}
     facts["dtype_codes"] = sorted(set(facts["dtype_codes"]) | set(prior.card.get("dtype_codes", ())))
-    mine = envelope(rows, base.features)
+    mine = envelope(taught, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine
     name = f"{gpu.name}:{rows.what}:table:{digest(rows)}"
     return FittedModel(name, "calibrated", base.model.constants, (-max(widths), max(widths)), tree, span, facts)
@@ -227,6 +246,25 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
 def _score(error: Floats) -> float:
     """Mean |predicted / measured - 1| of log errors."""
     return float(np.mean(np.abs(np.expm1(-error))))
+
+
+def _steady(rows: Rows, residual: Floats) -> npt.NDArray[np.bool_]:
+    """Which rows teach: all but slow runs, which stand far above other rows of the same stack, kernel and type, measured by the prior.
+
+    A tuner that chose a bad tactic, a busy machine or a cold clock make a run several times slower than the next of the same kernel, never
+    faster. Such rows still count where errors and widths are judged. Evidence: of the public TensorRT-LLM rows of H100 one in nine is a
+    run of 2 to 6 times what the same layer takes beside it, at random (README, accuracy).
+    """
+    named = [rows.columns[name] for name in kriging.NAMES if name in rows.columns]
+    kinds = np.unique(np.stack(named, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    slow = np.zeros(len(rows), dtype=bool)
+    for kind in range(int(kinds.max()) + 1):
+        at = np.flatnonzero(kinds == kind)
+        above = residual[at] - np.median(residual[at])
+        far = above > max(SLOW, SLOW_SPREADS * float(np.median(np.abs(above))))
+        if len(at) >= SLOW_KIND and far.mean() <= SLOW_MOST:
+            slow[at[far]] = True
+    return ~slow
 
 
 def _folds(rows: Rows) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:

@@ -54,16 +54,19 @@ def published_moe(
     """Where fused-MoE configs that others found best stand in the ranking of a GPU that was never measured."""
     output.check_format(json_, csv_)
     from perfmodel.tune import published_moe as published
+    from perfmodel.tune.rank import COLD
 
     with Progress("evaluating") as progress:
-        problems = published.near_best(every=every, progress=progress)
+        asked = {what: published.near_best(every=every, progress=progress, replayed=what) for what in (published.REPLAYED, COLD)}
         if per_problem:
-            rows = [{str(k): v for k, v in row.items()} for row in problems.to_dict("records")]
+            every_row = [frame.assign(replayed=what).to_dict("records") for what, frame in asked.items()]
+            rows = [{str(k): v for k, v in row.items()} for part in every_row for row in part]
         else:
-            rows = published.summary(problems, published.tuned(every=every, progress=progress))
+            rows = published.summary(asked, published.tuned(every=every, progress=progress))
     head = [
         "near-best: share of problems on which a published config within 1 % of the best, or in its first three, is among ours",
-        "cold: those whose weights do not fit in the L2, which the published runs did not flush",
+        "replayed projection: as in those runs (one projection over and over, no flush: weights that fit in L2 stay there);",
+        "replayed nothing: the same problems asked as a model is served, with cold weights",
         "tuned: place of the shipped config over the length of our ranking, and the time we give it over our first's",
         "",
     ]

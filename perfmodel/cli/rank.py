@@ -10,7 +10,7 @@ from perfmodel.cli import options, output, rank_file
 from perfmodel.cli.operators import add_operator
 from perfmodel.kernels import config_columns
 from perfmodel.predict import Operator, op_sizes
-from perfmodel.tune.rank import Ranking
+from perfmodel.tune.rank import COLD, Ranking
 from perfmodel.tune.rank import rank as rank_configs
 
 app = options.verb("Rank Triton configs for a problem by predicted latency; needs no GPU.")
@@ -18,6 +18,14 @@ rank_file.add_to(app)
 
 _SHORT = {"group_m": "group", "split_k": "split", "num_splits": "splits", "num_warps": "warps", "num_stages": "stages"}
 Pruned = Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")]
+Replayed = Annotated[
+    str,
+    typer.Option(
+        "--replayed",
+        metavar="WHAT",
+        help="Launched over and over without a flush, so that L2 keeps what fits: nothing (as served), layer or projection (each alone).",
+    ),
+]
 _NOTHING_MEASURED = "nothing was ever measured on this GPU for it"
 
 
@@ -48,15 +56,29 @@ def _rank(
     calibration: options.Calibration = "auto",
     json_: output.Json = False,
     csv_: output.Csv = False,
+    replayed: Replayed = COLD,
 ) -> None:
     output.check_format(json_, csv_)
-    count = options.count("top_k", best)
-    ranking = rank_configs(op, gpu, configs=options.configs(configs), top_k=count, calibration=options.calibration(calibration))
+    count, cal = options.count("top_k", best), options.calibration(calibration)
+    ranking = rank_configs(op, gpu, configs=options.configs(configs), top_k=count, calibration=cal, replayed=replayed)
     show(ranking, options.title(op, ranking.kernel), pruned=pruned, json_=json_, csv_=csv_)
 
 
+def _rank_cold(
+    op: Operator,
+    gpu: options.Gpu,
+    best: options.Best = "8",
+    configs: options.ConfigFile = None,
+    pruned: Pruned = False,
+    calibration: options.Calibration = "auto",
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    _rank(op, gpu, best, configs, pruned, calibration, json_, csv_)
+
+
 for _word, (_name, _what) in options.KERNEL_OPERATORS.items():
-    add_operator(app, _word, _name, _what, _rank)
+    add_operator(app, _word, _name, _what, _rank if _word == "moe" else _rank_cold)
 
 
 def rows(ranking: Ranking) -> list[dict[str, Any]]:

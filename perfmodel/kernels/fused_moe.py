@@ -1,9 +1,9 @@
 """The Triton fused-MoE family: two grouped GEMMs over rows sorted by expert, the gate between them, the sum over a token's choices.
 
 Variants: `pointer` is the project's own kernel (measure/kernels/fused_moe.py), `plain` anybody else's of that form (vLLM's and SGLang's):
-one config for both projections, each expert's rows padded to block_m. Latencies are of all four launches with a cold L2; routing and
-sorting are not in them. `random` is 1 where tokens choose their experts at random, 0 where rows are dealt out evenly ("balanced").
-The K loop is the GEMM's, and so is its law (kernels/tiled.py).
+one config for both projections, each expert's rows padded to block_m. Latencies are of all four launches; routing and sorting are not
+in them. The L2 is cold, as a layer that is served finds it, unless something is `replayed` (REPLAYED). `random` is 1 where tokens choose
+their experts at random, 0 where rows are dealt out evenly ("balanced"). The K loop is the GEMM's, and so is its law (kernels/tiled.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from perfmodel.analytic import moe as law
 from perfmodel.analytic import tile
 from perfmodel.analytic.occupancy import blocks_per_sm
+from perfmodel.analytic.roofline import cache, miss_share
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw.spec import GpuSpec
@@ -42,6 +43,9 @@ COLUMNS = (*REQUIRED, "group_m", "num_warps", "num_stages")
 BINARY = (*REQUIRED, "num_warps", "num_stages")
 TWINS = BINARY  # the same code in another order of tiles
 FIXED = {"even_k": True}
+REPLAYED = ("nothing", "layer", "projection")
+"""What is launched over and over without a flush between, so that its operands stay in L2 as far as they fit: nothing (when a model is
+served, other layers ran since), the whole layer, or each projection alone."""
 _BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 _ROWS = (16, 32, 64, 128, 256)
 _COLS = (16, 32, 64, 128, 256)
@@ -146,7 +150,7 @@ def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int
 
 
 def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: Mapping[str, float], **sizes: Any) -> Terms:
-    """Physical terms of each config for SIZES (scalars or arrays beside the configs).
+    """Physical terms of each config for SIZES (scalars or arrays beside the configs) and optionally `replayed`, an index of REPLAYED.
 
         latency = launches + up projection + gate + down projection + sum
 
@@ -165,8 +169,14 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     false = np.zeros(len(configs), dtype=bool)
     threads = 32.0 * configs["num_warps"]
     resident = np.maximum(blocks_per_sm(gpu, threads, facts.regs, facts.shared_bytes).blocks_per_sm, 1)
+    projections = ((2.0 * inter, hidden, tokens), (hidden, inter, pairs))
+    operands = [(np.minimum(read, pairs) + touched * n) * k * size for n, k, read in projections]
+    outputs = [pairs * n * 2.0 for n, _, _ in projections]
+    replayed = REPLAYED[sizes.get("replayed", 0)]
     costs = []
-    for n, k, read in ((2.0 * inter, hidden, tokens), (hidden, inter, pairs)):
+    for (n, k, _), read_bytes, out_bytes in zip(projections, operands, outputs, strict=True):
+        lap = {"nothing": np.inf, "layer": sum(operands) + sum(outputs), "projection": read_bytes + out_bytes}[replayed]
+        cold = miss_share(lap, *cache(gpu, c))
         tiles_n = np.ceil(n / bn)
         per_expert = tile.reread_bytes(tiles_m / touched, tiles_n, rows, bn, k * size, group, gpu.sms, gpu.l2_bytes)
         work = tiled.Launch(
@@ -177,9 +187,9 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
             rows=rows,
             cols=np.minimum(bn, n),
             asked_rows=rows,
-            once_bytes=(np.minimum(read, pairs) + touched * n) * k * size,
+            once_bytes=read_bytes * cold,
             again_bytes=np.maximum(per_expert, 0.0) * touched,
-            out_bytes=pairs * n * 2.0,
+            out_bytes=out_bytes * cold,
             dram_share=law.stream_share(
                 configs["block_k"] * size,
                 configs["num_stages"],

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from perfmodel.analytic.roofline import cache
 from perfmodel.hw.spec import GpuSpec
+
+__all__ = ["FULL_MMA", "FULL_WGMMA", "cache", "dram_efficiency", "inline_ecc", "joule_per_flop", "warpgroup_path"]
 
 FULL_MMA, FULL_WGMMA = 1000.0, 4000.0
 """bf16 flop a clock and SM of an uncut part (L40S 1012, H100 4096). Cut ones (L20, H20) feed fewer multiplies by the same data paths."""
@@ -25,20 +28,6 @@ def joule_per_flop(gpu: GpuSpec, constants: Mapping[str, float]) -> float:
     if major in (9, 10):
         return constants["pj_wgmma"] * (constants["pj_tcgen"] if major == 10 else 1.0) * 1e-12
     return constants["pj_mma"] * (constants["pj_7nm"] if (major, minor) in ((8, 0), (8, 6), (8, 7)) else 1.0) * 1e-12
-
-
-def cache(gpu: GpuSpec, constants: Mapping[str, float]) -> tuple[float, float]:
-    """(usable L2 bytes, sharpness of the step) for data that all SMs read repeatedly.
-
-    Big HBM parts have two partitions that both keep a copy and a link between them: less room and a blurred step.
-    Source: NVIDIA A100 whitepaper, "A100 L2 Cache": each partition caches data for its own SMs; the same on H100 and B200.
-    """
-    if gpu.capability in ((8, 0), (9, 0), (10, 0)):
-        share = constants["partition_share"]
-        if gpu.capability != (8, 0):
-            share = constants.get("partition_share_hopper", share)  # a law with rows of both tells them apart
-        return gpu.l2_bytes * share, constants["partition_sharpness"]
-    return gpu.l2_bytes * constants["usable_cache"], constants["cache_sharpness"]
 
 
 def inline_ecc(gpu: GpuSpec) -> bool:

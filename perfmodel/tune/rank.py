@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from perfmodel.tune.kernel_rank import KernelRanking
 
+COLD = "nothing"  # is replayed: every launch finds its operands in DRAM
 TWIN_PENALTY = 0.05  # about the model's own error on held-out shapes
 
 
@@ -116,6 +117,7 @@ def rank(
     configs: Any = None,
     top_k: int | None = None,
     calibration: CalibrationLike = "auto",
+    replayed: str = COLD,
 ) -> Ranking: ...
 
 
@@ -131,6 +133,7 @@ def rank(
     configs: Any = None,
     top_k: int | None = None,
     calibration: CalibrationLike = "auto",
+    replayed: str = COLD,
     **call: Any,
 ) -> Ranking | KernelRanking:
     """Rank Triton configs for `op` on `gpu` by predicted latency.
@@ -138,6 +141,9 @@ def rank(
     configs None ranks the kernel's own space; a list of mappings, a DataFrame or a list of triton.Config ranks those, under any usual
     spelling of the fields, for somebody else's kernel of the same kind. Configs that cannot run or are dominated are pruned with a
     reason; soft reasons are ignored when they would leave nothing. Raises InputError for bad input, NoAnswerError when no config fits.
+
+    replayed: what is launched over and over without a flush between, so that L2 keeps of it what fits: "nothing" (default: operands are
+    cold, as when a model is served), or for an MoE "layer" or "projection" (each grouped GEMM alone), as benchmarks do that do not flush.
 
     kernel may be any @triton.jit function: then its configs are compiled for the GPU and ranked from their machine code, for one call
     described by op (an operator, or argument names and numbers), grid=, arguments= and trip_count= (see kernel_rank.rank_kernel).
@@ -147,6 +153,7 @@ def rank(
             raise InputError(f"kernel is {kernel!r}: expected the name of a family, or a @triton.jit function")
         from perfmodel.tune.kernel_rank import rank_kernel
 
+        _replay_code("a kernel of your own", (COLD,), replayed)
         return rank_kernel(op, gpu, kernel, configs=configs, top_k=top_k, **call)
     if call:
         raise InputError(f"{', '.join(call)} describe a call of a kernel of your own: give that kernel as kernel=")
@@ -155,6 +162,7 @@ def rank(
     limit = None if top_k is None else size("top_k", top_k)
     name = kernel or family_for(op)
     family = kernel_family(name)
+    again = _replay_code(f"kernel {name}", getattr(family, "REPLAYED", (COLD,)), replayed)
     sizes = op_sizes(op, name)
     spec.tensor_rate(family.rate_of(op.dtype))
     candidates = family.space(spec, **sizes, dtype=op.dtype) if configs is None else family_configs(family, configs)
@@ -178,6 +186,15 @@ def rank(
     positions = np.flatnonzero(keep)
     legal = candidates if keep.all() else candidates.take(positions)
     legal_facts = facts if keep.all() else facts.take(positions)
-    predictions = predict_configs(name, spec, sizes, op.dtype, legal, legal_facts, resolve(spec, f"kernel_{name}", calibration))
+    model = resolve(spec, f"kernel_{name}", calibration)
+    predictions = predict_configs(name, spec, sizes | again, op.dtype, legal, legal_facts, model)
     order = np.argsort(predictions.latency_us, kind="stable").astype(np.int64)
-    return Ranking(op, name, spec, legal, predictions, order, dropped, reasons, positions, limit)
+    notes = (f"a {replayed} replayed without a flush: what fits stays in L2; every fit and interval is of a cold one",) if again else ()
+    return Ranking(op, name, spec, legal, predictions, order, dropped, reasons, positions, limit, notes)
+
+
+def _replay_code(kernel: str, known: Sequence[str], replayed: str) -> dict[str, int]:
+    """The size that says what is replayed, none where that is nothing; raises InputError for what the kernel's law does not know."""
+    if replayed not in known:
+        raise InputError(f"replayed is {replayed!r}: expected {' or '.join(known)} for {kernel}")
+    return {} if replayed == COLD else {"replayed": known.index(replayed)}

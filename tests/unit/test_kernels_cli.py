@@ -66,6 +66,12 @@ def test_rank(capsys: pytest.CaptureFixture[str], words: list[str], kind: str, c
     assert "nothing was ever measured on this GPU" in capsys.readouterr().out
 
 
+def test_what_is_replayed_is_asked_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    served, replayed = (answer(capsys, "rank", "moe", *MOE, "--gpu", "l40", *more) for more in ([], ["--replayed", "layer"]))
+    assert served["notes"] == [] and "layer replayed without a flush" in replayed["notes"][0]
+    assert replayed["configs"][0]["latency_us"] < served["configs"][0]["latency_us"]
+
+
 def test_one_config_and_pruned(capsys: pytest.CaptureFixture[str]) -> None:
     one = answer(capsys, "predict", "attention", *PREFILL, "--gpu", "h100", "--config", "BM=64,BN=64,num_warps=4,num_stages=3")
     assert one["latency_us"] > 0 and "exponentials" in one["terms_us"]
@@ -79,6 +85,7 @@ def test_one_config_and_pruned(capsys: pytest.CaptureFixture[str]) -> None:
         (["rank", "attention", *PREFILL, "--window", "64", "--gpu", "h100"], "has no window, got window=64"),
         (["rank", "attention", *PREFILL, "--gpu", "h100", "--best", "0"], "top_k"),
         (["rank", "moe", *MOE, "--gpu", "h100", "--distribution", "power_law_1.2"], "balanced and for random routing"),
+        (["rank", "moe", *MOE, "--gpu", "h100", "--replayed", "expert"], "expected nothing or layer or projection"),
         (
             ["predict", "memory", "--kind", "rmsnorm", "--tokens", "8", "--hidden", "64", "--gpu", "h100", "--config", "block_m=64"],
             "no Triton",

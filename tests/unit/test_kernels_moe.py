@@ -14,6 +14,7 @@ from perfmodel.kernels import fused_moe
 from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import constant_values, physics
 from perfmodel.tune import published_moe
+from perfmodel.tune.rank import COLD
 
 H200 = pm.gpu("h200_sxm")
 SIZES = {"tokens": 96, "hidden": 2048, "inter": 768, "num_experts": 64, "top_k": 6, "random": 1}
@@ -55,7 +56,8 @@ def test_streams_by_hand() -> None:
 
 def test_constants_are_the_gemms_and_its_own() -> None:
     own = set(physics("fused_moe")) - set(physics("gemm"))
-    assert own == {"next_launch_s", "elementwise_l2_share", "lost_bytes", "stream_loss", "band_loss", "deep_loss"}
+    caches = {"usable_cache", "partition_share", "cache_sharpness", "partition_sharpness"}
+    assert own == {"next_launch_s", "elementwise_l2_share", "lost_bytes", "stream_loss", "band_loss", "deep_loss"} | caches
     assert set(physics("gemm")) < set(physics("fused_moe"))
 
 
@@ -127,6 +129,37 @@ def test_latency_is_no_less_than_the_roofline_and_grows_with_the_problem() -> No
     assert np.all(terms(faster).latency_s <= base * 1.0001)
 
 
+def test_what_is_replayed_stays_in_l2_as_far_as_it_fits() -> None:
+    l40 = pm.gpu("l40")
+    assert fused_moe.REPLAYED[0] == COLD
+    for sizes, first, fits in (
+        ({"tokens": 8, "hidden": 1536, "inter": 768, "num_experts": 8, "top_k": 2}, 1.6, True),  # 57 MB of weights in 96 MiB
+        ({"tokens": 512, "hidden": 4096, "inter": 2048, "num_experts": 64, "top_k": 8}, 1.0, False),  # 3.2 GB
+    ):
+        took = [terms(l40, **sizes, replayed=i) for i in range(3)]
+        cold, layer, projection = (t.latency_s for t in took)
+        assert np.array_equal(cold, terms(l40, **sizes).latency_s)
+        assert np.all(projection <= layer) and np.all(layer <= cold)
+        assert (cold.min() / projection.min() > first) if fits else np.allclose(projection, cold, rtol=1e-3)
+    between = {"tokens": 64, "hidden": 1536, "inter": 768, "num_experts": 16, "top_k": 2}  # 113 MB in all, 76 of the first projection
+    cold, layer, projection = (terms(l40, **between, replayed=i).latency_s.min() for i in range(3))
+    assert projection < 0.8 * layer and layer < cold
+
+
+def test_a_ranking_says_what_is_replayed_and_refuses_what_it_does_not_know() -> None:
+    op = pm.MoE(8, 1536, 768, 16, 2)
+    asked, cold = (pm.rank(op, "l40", calibration=None, replayed=what) for what in ("projection", "nothing"))
+    assert "replayed without a flush" in asked.notes[0] and cold.notes == ()
+    assert np.array_equal(cold.predictions.latency_us, pm.rank(op, "l40", calibration=None).predictions.latency_us)
+    assert asked.top(1) != cold.top(1)
+    with pytest.raises(pm.InputError, match=r"replayed is 'expert': expected nothing or layer or projection for kernel fused_moe"):
+        pm.rank(op, "l40", replayed="expert")
+    with pytest.raises(pm.InputError, match=r"replayed is 'layer': expected nothing for kernel gemm"):
+        pm.rank(pm.Gemm(64, 64, 64), "l40", replayed="layer")
+    with pytest.raises(pm.InputError, match=r"replayed is 'layer': expected nothing for a kernel of your own"):
+        pm.rank(op, "l40", kernel=lambda: None, replayed="layer")
+
+
 def test_a_shortlist_is_of_different_code_before_other_orders_of_tiles() -> None:
     ranking = pm.rank(pm.MoE(64, 2048, 768, 128, 8), "a100")
     rows = ranking.configs.take(np.array(ranking.shortlist(8))).rows()
@@ -140,5 +173,5 @@ def test_published_configs_are_placed_in_the_ranking() -> None:
     assert len(problems) == 9 and problems["place"].dropna().between(1, 2500).all()
     assert (problems["hit"] == (problems["place"] <= published_moe.FIRST)).all()
     assert configs["place"].between(0, 1).all() and (configs["slower"].dropna() >= 0).all()
-    rows = published_moe.summary(problems, configs)
-    assert rows[-1]["table"] == "tuned" and sum(r["count"] for r in rows if r["table"] == "near-best") == 2 * len(problems)
+    rows = published_moe.summary({"projection": problems, "nothing": problems}, configs)
+    assert rows[-1]["table"] == "tuned" and sum(r["count"] for r in rows if r["table"] == "near-best") == 4 * len(problems)

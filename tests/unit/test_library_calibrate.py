@@ -60,6 +60,29 @@ def test_a_slower_machine_is_learnt() -> None:
     assert error < 0.5 * float(np.mean(np.abs(before["latency_us"] / fresh["latency_us"] - 1)))
 
 
+def slow(frame: pd.DataFrame, each: int, factor: float) -> pd.DataFrame:
+    """The frame with every n-th run slower by a factor."""
+    late = np.arange(len(frame)) % each == 0
+    return frame.assign(latency_us=frame["latency_us"] * np.where(late, factor, 1.0))
+
+
+def test_slow_runs_do_not_teach() -> None:
+    error = {}
+    for name, taught in (("clean", table(1.3, 120, 0.02)), ("slow", slow(table(1.3, 120, 0.02), 9, 4.0))):
+        model = fit_table("gemm", gpu("h200_sxm"), taught, prior=None)
+        assert (model["gemm"].card["correction"]["slow_runs"] > 0) == (name == "slow")
+        assert model["gemm"].card["rows"] == len(taught)
+        fresh = table(1.3, 200).iloc[120:]
+        answer = predict_frame("gemm", fresh, "h200_sxm", calibration=Calibration("h200_sxm", model))
+        error[name] = float(np.mean(np.abs(answer["latency_us"] / fresh["latency_us"] - 1)))
+    assert error["slow"] < error["clean"] + 0.01
+
+
+def test_what_is_slow_of_many_is_no_slow_run() -> None:
+    for frame in (slow(table(1.0, 120, 0.02), 2, 3.0), table(2.0, 120, 0.02)):
+        assert fit_table("gemm", gpu("h200_sxm"), frame, prior=None)["gemm"].card["correction"]["slow_runs"] == 0
+
+
 def test_nothing_to_learn_leaves_the_prior_alone() -> None:
     model = fit_table("gemm", gpu("h200_sxm"), table(1.0, noise=0.05), prior=None)["gemm"]
     assert model.card["held_out_error"]["corrected"] <= model.card["held_out_error"]["prior"] + 1e-12

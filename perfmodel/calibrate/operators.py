@@ -45,6 +45,8 @@ SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noi
 NEW_ARCH_MARGIN = 1.1  # two or three GPUs left out say little of the next one: their widths are a tenth too narrow in turn
 ONE_GPU_MARGIN = 1.15  # and one GPU of an architecture less: H100 and H200 in turn cover 66 to 84 % of each other's attention rows without
 ONE_GPU_LEAST = 0.5  # nor is it trusted to make an interval less than half as wide as that of a new architecture
+import os
+WEXP = float(os.environ.get("WEXP", "0"))
 MIN_GROUP = 40  # residuals below which a group's width is pooled with the rest
 
 
@@ -146,7 +148,7 @@ def fit_shared(rows: Rows, robust: bool = True) -> FittedModel:
     features = {name: np.concatenate([f[name] for _, f in pieces]) for name in pieces[0][1]}
     gpu = np.concatenate([part.gpu for part in both])
     count = {name: int((gpu == name).sum()) for name in rows.gpus}
-    weight = np.array([len(gpu) / len(count) / count[name] for name in gpu.tolist()])
+    weight = np.array([len(gpu) / len(count) / count[name] * (count[name] / max(count.values())) ** WEXP for name in gpu.tolist()])
     nameless = blank(features)
     tree = boost(nameless, target, weight, rounds=SHARED_ROUNDS, params=SHARED, robust=robust)
     doubled = {name: np.concatenate([features[name], nameless[name]]) for name in features}

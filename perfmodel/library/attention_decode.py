@@ -12,7 +12,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
 from perfmodel.library.attention_paths import PATH, PATHS
-from perfmodel.library.attention_splits import XQA_GROUP, plan, xqa_hopper
+from perfmodel.library.attention_splits import FA3_MOST_SEQUENCES, XQA_GROUP, plan, xqa_hopper
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -57,9 +57,11 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     waves = units / (sms * cut.blocks_per_sm)
     share = np.where(waves <= 1.0, 1.0, c["tail_weight"] * np.ceil(waves) + (1.0 - c["tail_weight"]) * waves)
     tiles = np.ceil((seen + edge) / splits / KV_BLOCK)
-    tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * kv_bytes / 2.0) / clock + c["tile_latencies"] * gpu.dram_latency_s
+    narrow = np.where(fp8 > 0, c["tile_fp8_share"], 1.0)
+    tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * narrow) / clock + c["tile_latencies"] * gpu.dram_latency_s
     unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
-    unit_s = np.where(cut.xqa & ~fused, c["unit_cycles_xqa"], unit_cycles) / clock
+    unit_cycles = np.where(cut.xqa & ~fused, c["unit_cycles_xqa"], unit_cycles)
+    unit_s = unit_cycles * (1.0 - c["unit_dim_share"] * (1.0 - dim / 128.0)) / clock
     chain = share * (unit_s + tiles * tile_s * np.where(kernel == _TRITON, c["triton_chain"], 1.0))
 
     held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
@@ -85,7 +87,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
     calls = np.where(fused, calls * c["xqa_hopper_launches"], calls + fp8 * stack_values(c, "fp8_launches", stack))
-    varlen = (stack == _VLLM) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
+    varlen = (stack == _VLLM) & (((kernel == _FA3) & (batch <= FA3_MOST_SEQUENCES)) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
     fixed = calls * floor + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
     rows_bytes = batch * dim * 2.0 * (q_heads + 2.0 * kv_heads)
@@ -94,7 +96,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
     combine = cut.combined * (c["combine_launches"] * floor + splits * per_split)
     ramp = c["ramp"] * unit_s
-    streams = (warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)) | ((kernel == _FA2) & (stack == _TORCH))
+    dense = stack == _TORCH
+    streams = (warpgroup_path(gpu) & (flash3 | fused)) | dense
     power = np.where(streams, c["overlap_power_wgmma"], c["overlap_power"])
     latency = fixed + prepare + ramp + overlap(power, dram, l2, tensor + exp + convert, chain) + combine
     one = np.ones_like(latency)

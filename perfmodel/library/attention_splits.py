@@ -17,6 +17,7 @@ _VLLM, _TORCH = STACKS.index("vllm"), STACKS.index("torch")
 _FA2, _FA3, _FA4, _TRITON, _TRTLLM = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm"))
 _ROWS = np.array([64.0 if name in ("fa2", "fa3", "fa4") else 16.0 for name in KERNELS])  # query rows that a multiply is padded to
 FA3_FEWEST_BLOCKS = 4.0  # key blocks up to which FlashAttention-3 does not split (hopper/heuristics.h, num_splits_heuristic)
+FA3_MOST_SEQUENCES = 992.0  # of a batch whose shares are planned on the GPU (flash_prepare_scheduler.cu: 32 warps of 31 lanes)
 XQA_BLOCK, XQA_WAVES, XQA_MOST_SHARES = 128.0, 8.0, 6000.0  # tokens of a share at least, blocks an SM and shares of a batch at most
 XQA_GROUP = 32  # widest group of TensorRT-LLM's XQA kernels; wider ones run one query head at a time
 
@@ -41,7 +42,8 @@ def plan(
 
     FlashAttention-2 packs the query heads of a KV head only without a window, and its variable-length call (vLLM) splits the keys only
     when it packs. FlashAttention-3 has one block an SM, splits from five key blocks on while the KV heads of one sequence leave SMs idle,
-    into shares of ceil(1.1 blocks / SMs), and then always launches its combine kernel. TensorRT-LLM: `xqa`, but its mma.sync kernels for
+    into shares of ceil(1.1 blocks / SMs), and then always launches its combine kernel; vLLM gives it a bound instead, so that it splits
+    from two blocks on, and batches of over 992 not at all. TensorRT-LLM: `xqa`, but its mma.sync kernels for
     an fp8 cache do not split. Source: public kernels (flash_api.cpp, hopper/heuristics.h and flash_prepare_scheduler.cu of
     flash-attention); public rows: window on over off = group (2 to 50) for FlashAttention-2 alone, 8x from group 48 on for TensorRT-LLM,
     time = 18 ns x tokens for one unsplit head on L40S.
@@ -64,12 +66,23 @@ def plan(
     most = np.where(kernel == _TRITON, triton, c["max_splits"])
     splits = np.clip(np.where(fa2, full_waves(units, 2.0 * gpu.sms), np.floor(slots / units)), 1.0, np.minimum(blocks, most))
     splits = np.where(whole, 1.0, splits)
-    may = (blocks > FA3_FEWEST_BLOCKS) & (heads < 0.8 * gpu.sms)
+    bounded = (stack == _VLLM) & (columns["batch"] <= FA3_MOST_SEQUENCES)  # a bound for its CUDA graphs instead of the heuristic
+    may = np.where(bounded, blocks > 1.0, (stack != _VLLM) & (blocks > FA3_FEWEST_BLOCKS)) & (heads < 0.8 * gpu.sms)
     dynamic = np.ceil(blocks / np.ceil(1.1 * blocks * units / gpu.sms))
     splits = np.where(fa3, np.where(may, np.minimum(dynamic, np.maximum(np.floor(gpu.sms / heads), 1.0)), 1.0), splits)
-    rows = np.where(fa2 & (stack == _TORCH) & (splits <= 1.0), 128.0, rows)  # a dense cache in one piece: the kernel of prefill
+    dense = fa2 & (stack == _TORCH) & (splits <= 1.0)  # in one piece: the kernel of prefill
+    rows = np.where(dense, np.where((columns["head_dim"] > 192) & narrow_tiles(gpu), 64.0, 128.0), rows)
     splits = np.where(trtllm & packed, np.where((fp8 > 0) & (not warpgroup_path(gpu)), 1.0, shares), splits)
     return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0), trtllm & packed)
+
+
+def narrow_tiles(gpu: GpuSpec) -> bool:
+    """Whether FlashAttention-2 takes 64 query rows instead of 128 at head_dim over 192: two such blocks fit an SM, or no larger one does.
+
+    Source: flash-attention 2.7, flash_fwd_launch_template.h, run_mha_fwd_hdim256: 2 d (128 + 2 x 64) bytes a block, 2 x 2 d (64 + 2 x 64) an SM.
+    """
+    dim = 256
+    return gpu.smem_per_block_bytes < 2 * dim * (128 + 2 * 64) or gpu.smem_per_sm_bytes >= 4 * dim * (64 + 2 * 64)
 
 
 def full_waves(units: Floats, slots: float) -> Floats:

@@ -18,6 +18,7 @@ from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_attention_decode"
+XQA_ROWS = 8.0  # query heads of a step of XQA on sm_90, which turns, scales and stores them itself
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
 _FA2, _FA3, _FA4, _TRITON, _TRTLLM, _CUDNN = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm", "cudnn"))
 _VLLM, _TORCH = STACKS.index("vllm"), STACKS.index("torch")
@@ -60,8 +61,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     narrow = np.where(fp8 > 0, c["tile_fp8_share"], 1.0)
     tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * narrow) / clock + c["tile_latencies"] * gpu.dram_latency_s
     unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
-    unit_cycles = np.where(cut.xqa & ~fused, c["unit_cycles_xqa"], unit_cycles)
-    unit_s = unit_cycles * (1.0 - c["unit_dim_share"] * (1.0 - dim / 128.0)) / clock
+    unit_cycles = np.where(fused, c["unit_cycles_xqa_hopper"], np.where(cut.xqa, c["unit_cycles_xqa"], unit_cycles))
+    width = dim / 128.0 * np.where(fused, np.ceil(group / XQA_ROWS), 1.0)
+    unit_s = unit_cycles * (1.0 - c["unit_dim_share"] * (1.0 - width)) / clock
     chain = share * (unit_s + tiles * tile_s * np.where(kernel == _TRITON, c["triton_chain"], 1.0))
 
     held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
@@ -86,7 +88,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     convert = fp8 * held * passes * idle / (a_clock * sms * clock)
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
-    calls = np.where(fused, calls * c["xqa_hopper_launches"], calls + fp8 * stack_values(c, "fp8_launches", stack))
+    calls = np.where(fused, calls * c["xqa_hopper_launches"] + (dim <= 64.0), calls + fp8 * stack_values(c, "fp8_launches", stack))
     varlen = (stack == _VLLM) & (((kernel == _FA3) & (batch <= FA3_MOST_SEQUENCES)) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
     fixed = calls * floor + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
@@ -94,7 +96,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     prepare = np.where(fused, 0.0, stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s)
     cycles = np.where(kernel == _FA2, c["combine_split_cycles_fa2"], c["combine_split_cycles"])
     per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
-    combine = cut.combined * (c["combine_launches"] * floor + splits * per_split)
+    merge = c["combine_launches"] * np.where(fused, c["xqa_hopper_launches"], 1.0)  # by the last block of a sequence
+    combine = cut.combined * (merge * floor + splits * per_split)
     ramp = c["ramp"] * unit_s
     dense = stack == _TORCH
     streams = (warpgroup_path(gpu) & (flash3 | fused)) | dense

@@ -72,7 +72,9 @@ def plan(
     splits = np.where(fa3, np.where(may, np.minimum(dynamic, np.maximum(np.floor(gpu.sms / heads), 1.0)), 1.0), splits)
     dense = fa2 & (stack == _TORCH) & (splits <= 1.0)  # in one piece: the kernel of prefill
     rows = np.where(dense, np.where((columns["head_dim"] > 192) & narrow_tiles(gpu), 64.0, 128.0), rows)
-    splits = np.where(trtllm & packed, np.where((fp8 > 0) & (not warpgroup_path(gpu)), 1.0, shares), splits)
+    busy = np.maximum(shares * seen / columns["kv_len"], 1.0)  # shares of keys before a window end at once
+    cut = np.where(fp8 > 0, busy if warpgroup_path(gpu) else 1.0, shares)
+    splits = np.where(trtllm & packed, cut, splits)
     return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0), trtllm & packed)
 
 

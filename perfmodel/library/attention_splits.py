@@ -10,6 +10,7 @@ import numpy.typing as npt
 from perfmodel import elementwise as np
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import warpgroup_path
+from perfmodel.library.attention_tiles import narrow_tiles
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats
 
@@ -76,15 +77,6 @@ def plan(
     cut = np.where(fp8 > 0, busy if warpgroup_path(gpu) else 1.0, shares)
     splits = np.where(trtllm & packed, cut, splits)
     return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0), trtllm & packed)
-
-
-def narrow_tiles(gpu: GpuSpec) -> bool:
-    """Whether FlashAttention-2 takes 64 query rows instead of 128 at head_dim over 192: two such blocks fit an SM, or no larger one does.
-
-    Source: flash-attention 2.7, flash_fwd_launch_template.h, run_mha_fwd_hdim256: 2 d (128 + 2 x 64) bytes a block, 2 x 2 d (64 + 2 x 64) an SM.
-    """
-    dim = 256
-    return gpu.smem_per_block_bytes < 2 * dim * (128 + 2 * 64) or gpu.smem_per_sm_bytes >= 4 * dim * (64 + 2 * 64)
 
 
 def full_waves(units: Floats, slots: float) -> Floats:

@@ -102,7 +102,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     dense = stack == _TORCH
     streams = (warpgroup_path(gpu) & (flash3 | fused)) | dense
     power = np.where(streams, c["overlap_power_wgmma"], c["overlap_power"])
-    latency = fixed + prepare + ramp + overlap(power, dram, l2, tensor + exp + convert, chain) + combine
+    busy = tensor + exp + convert
+    turns = dram + cut.serial * busy
+    latency = fixed + prepare + ramp + overlap(power, turns, l2, busy, chain) + combine
     one = np.ones_like(latency)
     features = {
         "dram": np.log(dram / latency),

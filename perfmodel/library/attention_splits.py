@@ -14,11 +14,12 @@ from perfmodel.library.attention_tiles import narrow_tiles
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats
 
-_VLLM, _TORCH = STACKS.index("vllm"), STACKS.index("torch")
+_VLLM, _SGLANG, _TORCH = (STACKS.index(name) for name in ("vllm", "sglang", "torch"))
 _FA2, _FA3, _FA4, _TRITON, _TRTLLM = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm"))
 _ROWS = np.array([64.0 if name in ("fa2", "fa3", "fa4") else 16.0 for name in KERNELS])  # query rows that a multiply is padded to
 FA3_FEWEST_BLOCKS = 4.0  # key blocks up to which FlashAttention-3 does not split (hopper/heuristics.h, num_splits_heuristic)
 FA3_MOST_SEQUENCES = 992.0  # of a batch whose shares are planned on the GPU (flash_prepare_scheduler.cu: 32 warps of 31 lanes)
+PORT_BLOCK = 112.0  # keys of its block in decode with mma.sync (hopper/tile_size.h, tile_size_fwd_sm8x)
 XQA_BLOCK, XQA_WAVES, XQA_MOST_SHARES = 128.0, 8.0, 6000.0  # tokens of a share at least, blocks an SM and shares of a batch at most
 XQA_GROUP = 32  # widest group of TensorRT-LLM's XQA kernels; wider ones run one query head at a time
 
@@ -33,6 +34,7 @@ class Plan:
     blocks_per_sm: Floats
     combined: npt.NDArray[np.bool_]  # a combine kernel is launched, whether or not this row's keys are split
     xqa: npt.NDArray[np.bool_]  # TensorRT-LLM's kernel for packed groups
+    serial: npt.NDArray[np.bool_]  # one stage of keys: loads and multiplies take turns
 
 
 def plan(
@@ -50,16 +52,18 @@ def plan(
     time = 18 ns x tokens for one unsplit head on L40S.
     """
     group = columns["q_heads"] / columns["kv_heads"]
-    fa2, fa3, trtllm = kernel == _FA2, (kernel == _FA3) | (kernel == _FA4), kernel == _TRTLLM
+    port = (kernel == _FA2) & (stack == _SGLANG)  # FlashAttention-3's code for mma.sync
+    fa2, fa3, trtllm = (kernel == _FA2) & ~port, (kernel == _FA3) | (kernel == _FA4) | port, kernel == _TRTLLM
     packed, shares = xqa(gpu, columns, fp8)
     apart = (fa2 & (columns["window"] > 0)) | (trtllm & ~packed)
-    tile = np.where(fa3 & (columns["head_dim"] > 128), 128.0, _ROWS[kernel])
+    tile = np.where(port | (fa3 & (columns["head_dim"] > 128)), 128.0, _ROWS[kernel])
     passes = np.where(apart, group, np.ceil(group / np.maximum(tile, 64.0)))
     rows = np.ceil(np.where(apart, 1.0, np.minimum(group, 64.0)) / tile) * tile
     whole = fa2 & (stack == _VLLM) & (apart | (group == 1))
     block = c["split_tokens"] * np.where(fa2 | fa3, np.clip(128.0 / columns["head_dim"], 0.5, np.where(fa3, 1.0, 2.0)), 1.0)
+    block = np.where(port, PORT_BLOCK, block)
     blocks = np.ceil(seen / block)
-    per_sm = np.where(fa3, 1.0, c["blocks_per_sm"])
+    per_sm = np.where(fa3 & ~port, 1.0, c["blocks_per_sm"])
     slots = gpu.sms * per_sm
     heads = columns["kv_heads"] * passes
     units = columns["batch"] * heads
@@ -76,7 +80,7 @@ def plan(
     busy = np.maximum(shares * seen / columns["kv_len"], 1.0)  # shares of keys before a window end at once
     cut = np.where(fp8 > 0, busy if warpgroup_path(gpu) else 1.0, shares)
     splits = np.where(trtllm & packed, cut, splits)
-    return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0), trtllm & packed)
+    return Plan(passes, rows, splits, per_sm, np.where(fa3, may, splits > 1.0), trtllm & packed, port)
 
 
 def full_waves(units: Floats, slots: float) -> Floats:

@@ -46,8 +46,9 @@ NEW_ARCH_MARGIN = 1.1  # two or three GPUs left out say little of the next one: 
 ONE_GPU_MARGIN = 1.15  # and one GPU of an architecture less: H100 and H200 in turn cover 66 to 84 % of each other's attention rows without
 ONE_GPU_LEAST = 0.5  # nor is it trusted to make an interval less than half as wide as that of a new architecture
 EQUAL_GPUS = 0.5
-"""How far GPUs with few rows are lifted to the weight of ones with many in the shared tree: 0 rows count alike, 1 GPUs do. With 1 a few
-hundred rows of one GPU's one stack bent the trees of all: left out, attention decode of L40S and RTX PRO 6000 16.8 % against 16.3 and 15.6."""
+"""How far GPUs with few rows are lifted to the weight of ones with many in the shared tree: 0 rows count alike, 1 GPUs do. With 1, a few
+hundred rows of one stack on one GPU bent the tree for all: attention decode of L40S and RTX PRO 6000, left out, 16.8 and 16.8 % against
+16.3 and 15.8."""
 MIN_GROUP = 40  # residuals below which a group's width is pooled with the rest
 
 
@@ -139,7 +140,7 @@ def fit_constants(rows: Rows, evaluations: int = 16, start: Mapping[str, float] 
 
 
 def fit_shared(rows: Rows, robust: bool = True) -> FittedModel:
-    """The universal model of `rows`: constants, every GPU with the same weight, and tree, as EQUAL_GPUS says; `with_widths` sets its interval."""
+    """The universal model of `rows`: constants with every GPU alike, tree with weights by EQUAL_GPUS. `with_widths` sets its interval."""
     constants = fit_constants(rows)
     rows = sample(rows, SHARED_ROWS)
     unnamed = np.random.default_rng(1).random(len(rows)) < ANY_SHARE

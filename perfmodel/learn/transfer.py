@@ -53,6 +53,13 @@ def known_pairs(archs: Sequence[str], features: Mapping[str, Floats]) -> dict[st
     return {str(name): sorted({int(code) for code in codes[names == name]}) for name in sorted(set(names.tolist()))}
 
 
+def measured_stacks(card: Mapping[str, Any], arch: str) -> list[int]:
+    """Codes of the stacks that a model's rows show on the tensor path of an architecture, else on any; none without the entry."""
+    known = card.get(CARD_KEY, {})
+    codes = known.get(tensor_path(arch)) or [code for path in known.values() for code in path]
+    return sorted({code // _STEP for code in codes} - {0})
+
+
 def visible(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) -> Mapping[str, Floats]:
     """The features as the tree of a model with this card may see them on an architecture; models without the entry see all."""
     if CARD_KEY not in card or "stack" not in features:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from perfmodel.analytic.constants import physics
+from perfmodel.calibrate.disturbed import disturbed
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL
@@ -139,8 +140,14 @@ def fit_constants(rows: Rows, evaluations: int = 16, start: Mapping[str, float] 
     return {name: float(f"{v:.6g}") for name, v in zip(known, value * np.exp(found.x), strict=True)}
 
 
+def undisturbed(rows: Rows) -> Rows:
+    """The rows without those that a passing disturbance slowed down."""
+    return rows.take(~disturbed(MODELS[rows.what].kind, rows.columns, rows.gpu, rows.log_latency))
+
+
 def fit_shared(rows: Rows, robust: bool = True) -> FittedModel:
     """The universal model of `rows`: constants with every GPU alike, tree with weights by EQUAL_GPUS. `with_widths` sets its interval."""
+    rows = undisturbed(rows)
     constants = fit_constants(rows)
     rows = sample(rows, SHARED_ROWS)
     unnamed = np.random.default_rng(1).random(len(rows)) < ANY_SHARE
@@ -199,6 +206,7 @@ def own_stacks(rows: Rows) -> dict[str, Any]:
 
 def fit_tree(rows: Rows) -> FittedModel:
     """Constants and tree of one GPU's rows; its interval is a guess until `fit_own` has measured it."""
+    rows = undisturbed(rows)
     constants = fit_constants(rows, evaluations=12)
     unnamed = np.random.default_rng(2).random(len(rows)) < ANY_SHARE
     both = [rows, rows.take(unnamed).without_names()]

@@ -20,7 +20,7 @@ FEWEST = 2  # larger neighbours: one alone may be the first size of a faster ker
 def disturbed(
     kind: str, columns: Mapping[str, npt.NDArray[np.float64]], gpu: npt.NDArray[np.str_], log_latency: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.bool_]:
-    """Rows over SLOWER times as long as each of their neighbours: the next size up (FEWEST or more) or down of one of GROWS, all else equal.
+    """Rows over SLOWER times as long as each neighbour: the next size up (FEWEST or more) or down of one of GROWS, all else equal.
 
     A slow kernel is no disturbance: its smaller neighbours run it too and take nearly as long. All False for kinds without an entry.
     """
@@ -31,12 +31,13 @@ def disturbed(
     frame = pd.DataFrame({**columns, "gpu": gpu}).fillna(-1.0)
     if "q_len" in frame:
         frame["before"] = frame["kv_len"] - frame["q_len"]
+    columns_of = [str(name) for name in frame.columns]
     least = np.full(len(frame), np.inf)  # by how much a row is slower than the neighbour next to it in latency
     neighbours = np.zeros(len(frame), dtype=int)
     for size in GROWS[kind]:
         moves = {"q_len": "kv_len", "kv_len": "before"}.get(size)
-        same = [name for name in frame if name not in (size, moves)]
-        ordered = frame.sort_values([*same, size], kind="stable").index.to_numpy()
+        same = [name for name in columns_of if name not in (size, moves)]
+        ordered = frame.sort_values(by=[*same, size], kind="stable").index.to_numpy()
         group = frame.groupby(same, sort=False).ngroup().to_numpy()[ordered]
         value = frame[size].to_numpy()[ordered]
         at = np.flatnonzero((group[1:] == group[:-1]) & (value[1:] > value[:-1]))
@@ -44,4 +45,5 @@ def disturbed(
         neighbours[smaller] += 1
         for row, other in ((smaller, larger), (larger, smaller)):
             least[row] = np.minimum(least[row], log_latency[row] - log_latency[other])
-    return (neighbours >= FEWEST) & (least > np.log(SLOWER))
+    result: npt.NDArray[np.bool_] = (neighbours >= FEWEST) & (least > np.log(SLOWER))
+    return result

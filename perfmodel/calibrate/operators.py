@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
-SHARED_ROWS, OWN_ROWS, CONSTANT_ROWS = 16_000, 40_000, 600  # rows a GPU: shared tree, own tree, constants
+SHARED_ROWS, OWN_ROWS, CONSTANT_ROWS = 16_000, 40_000, 1500  # rows a GPU: shared tree, own tree, constants
 SHARED_ROUNDS, NAMED_ROUNDS, OWN_ROUNDS = 130, 120, 260  # the shared tree: rounds without names, then rounds that may use them
 QUICK = {"gemm": 130}  # own rounds where tables are largest, at OWN_ROUNDS / rounds the rate: half the time, errors 1 to 2 % larger
 ANY_SHARE = 0.3  # rows repeated without stack and kernel, so that the tree also answers for "any"

@@ -177,7 +177,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn;
     the prior stays unless that lowers its error by MARGIN.
     """
-    prior = settled(prior, gpu.arch)
+    prior = settled(prior, gpu.arch, operator_terms(gpu, rows.what, rows.columns, prior.constants).features)
     check_microseconds(rows.what, rows.log_latency - predict_log(prior, rows))
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
     folds = _folds(rows)

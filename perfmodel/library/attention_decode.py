@@ -32,7 +32,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         t = floor x launches + overlap(DRAM, L2, multiplies, exp, chain) + combine
 
     Keys seen L = min(kv_len, window). Bytes = 2 b h_kv L d each, read once from DRAM unless they fit in L2 and once a pass from L2
-    (`plan`). Work units = b h_kv x passes x splits; chain = fixed cycles of a unit + its KV tiles x (cycles + latencies) a tile.
+    (`plan`). Work units = b h_kv x passes x splits; chain = fixed cycles of a unit, in part by head_dim, + its KV tiles x (cycles +
+    latencies) a tile. XQA on sm_90 turns and stores queries 8 heads at a time; at head_dim 64 public rows show one kernel more.
     Launches: those of the stack and kernel, one more for an fp8 cache that is not read as it is, one more for variable-length batches of
     FlashAttention (metadata); queries and new keys read and written once more by a kernel of their own (rotary, cache append); one more
     for the combine pass of split keys, which then adds up one split after the other.

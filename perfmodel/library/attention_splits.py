@@ -46,9 +46,11 @@ def plan(
     FlashAttention-2 packs the query heads of a KV head only without a window, and its variable-length call (vLLM) splits the keys only
     when it packs. FlashAttention-3 has one block an SM, splits from five key blocks on while the KV heads of one sequence leave SMs idle,
     into shares of ceil(1.1 blocks / SMs), and then always launches its combine kernel; vLLM gives it a bound instead, so that it splits
-    from two blocks on, and batches of over 992 not at all. TensorRT-LLM: `xqa`, but its mma.sync kernels for
-    an fp8 cache do not split. Source: public kernels (flash_api.cpp, hopper/heuristics.h and flash_prepare_scheduler.cu of
-    flash-attention); public rows: window on over off = group (2 to 50) for FlashAttention-2 alone, 8x from group 48 on for TensorRT-LLM,
+    from two blocks on, and batches of over 992 not at all. On sm_80 SGLang calls FlashAttention-3's code for mma.sync, whose keys have
+    one stage. TensorRT-LLM: `xqa`; its mma.sync kernels for an fp8 cache do not split, on sm_90 shares before a window cost nothing.
+    Source: public kernels (flash_api.cpp, hopper/heuristics.h, tile_size.h and flash_prepare_scheduler.cu of flash-attention, sgl-kernel's
+    is_fa3_supported); public rows: vLLM's step of 2 us at the second block, window on over off = group (2 to 50) for FlashAttention-2
+    alone, 8x from group 48 on for TensorRT-LLM,
     time = 18 ns x tokens for one unsplit head on L40S.
     """
     group = columns["q_heads"] / columns["kv_heads"]

@@ -184,7 +184,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn;
     the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that lowers the error by MARGIN as well.
     """
-    prior = settled(prior, gpu.arch)
+    prior = settled(prior, gpu.arch, operator_terms(gpu, rows.what, rows.columns, prior.constants).features)
     residual = rows.log_latency - predict_log(prior, rows)
     check_microseconds(rows.what, residual)
     steady = _steady(rows, residual)

@@ -95,7 +95,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     unit_cycles = np.where(native, c["unit_cycles_wgmma"], np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]])
     chain = (np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) + unit_cycles * share * waves) / clock
 
-    tokens = batch * (q_len * q_heads * dim * (q_bytes + 2.0) + 2.0 * kv_len * kv_heads * dim * kv_bytes)
+    read = np.where(window > 0, np.minimum(kv_len, window + q_len), kv_len)  # keys; those before every query's window are not
+    tokens = batch * (q_len * q_heads * dim * (q_bytes + 2.0) + 2.0 * read * kv_heads * dim * kv_bytes)
     capacity, sharpness = cache(gpu, c)
     cold = miss_share(tokens, capacity, sharpness)
     dram = dram_seconds(

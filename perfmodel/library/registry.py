@@ -42,7 +42,7 @@ MODELS: Mapping[str, Model] = {
         attention_prefill.LAW,
         attention_prefill.terms,
         _HEADS,
-        ("log2_q", "log2_batch", "head_dim", "group"),
+        ("log2_q", "cached", "log2_batch", "head_dim", "group"),
         "attention_prefill",
     ),
     "attention_decode": Model(

@@ -17,15 +17,17 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import OperatorPredictions, operator_model, operator_terms, predict_columns
+from perfmodel.learn.operators import OperatorPredictions, operator_model, operator_terms, predict_columns, universal_model
+from perfmodel.learn.transfer import measured_stacks
 from perfmodel.library import collective_rows
 from perfmodel.library.collective import LAW
 from perfmodel.library.columns import factorized, read_frame, read_operator, take
-from perfmodel.library.names import stack_code
+from perfmodel.library.names import ANY_STACK, stack_code
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.ops.check import table
 from perfmodel.predict_collective import collective_model, predict_collective, predict_rows
+from perfmodel.predict_stacks import BY_STACK, between
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
 
@@ -47,7 +49,7 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
         return dataclasses.replace(answer, explainer=functools.partial(_explain_collective, op, gpu, stack, calibration))
     columns = read_operator(kind, op, stack)
     what, _, model, share = next(_answering(gpu, kind, columns, calibration))
-    found = _predicted(gpu, what, columns, model, share)
+    found = _any_stack(gpu, what, columns, _predicted(gpu, what, columns, model, share), calibration)
     terms = {name: float(value[0]) * US_PER_S for name, value in found.terms.seconds.items()}
     return Prediction(
         latency_us=float(found.latency_us[0]),
@@ -117,7 +119,8 @@ def predict_frame(
             part = take(own, piece)
             size = len(part["dtype"])
             for start in range(0, size, CHUNK):
-                found = _predicted(spec, what, take(part, slice(start, start + CHUNK)), model, share)
+                chunk = take(part, slice(start, start + CHUNK))
+                found = _any_stack(spec, what, chunk, _predicted(spec, what, chunk, model, share), calibration)
                 at = _positions(rows, piece, start, min(start + CHUNK, size))
                 _store(found, at, numbers, bound, tier, inside)
     columns_of = {**numbers, "bound": bound.column(), "tier": tier.column(), "in_domain": inside}
@@ -154,6 +157,36 @@ def _predicted(
     own = predict_columns(gpu, what, columns, model)
     moved = (own.latency_us / base.latency_us) ** share
     return dataclasses.replace(own, latency_us=base.latency_us * moved, low_us=base.low_us * moved, high_us=base.high_us * moved)
+
+
+def _any_stack(
+    gpu: GpuSpec,
+    what: str,
+    columns: Mapping[str, npt.NDArray[np.float64]],
+    found: OperatorPredictions,
+    calibration: CalibrationLike,
+) -> OperatorPredictions:
+    """`found` with the rows that name neither stack nor kernel answered from the stacks measured on this tensor path."""
+    kind = MODELS[what].kind
+    if kind not in BY_STACK:
+        return found
+    unnamed = (columns["stack"] == ANY_STACK) & (columns["kernel"] == 0)
+    everything = universal_model(what)
+    stacks = measured_stacks(everything.card, gpu.arch) if everything is not None else []
+    if not stacks or not unnamed.any():
+        return found
+    rows = np.flatnonzero(unnamed)
+    asked = take(columns, rows)
+    answers: list[OperatorPredictions] = []
+    for code in stacks:
+        named = {**asked, "stack": np.full(len(rows), float(code))}
+        answers.extend(_predicted(gpu, same, named, model, share) for same, _, model, share in _answering(gpu, kind, named, calibration))
+    latency = np.stack([answer.latency_us for answer in answers])
+    half = np.log(np.stack([answer.high_us for answer in answers]) / latency)
+    values = [value.copy() for value in (found.latency_us, found.low_us, found.high_us)]
+    for value, mixed in zip(values, between(latency, half), strict=True):
+        value[rows] = mixed
+    return dataclasses.replace(found, latency_us=values[0], low_us=values[1], high_us=values[2])
 
 
 class Labels:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.calibrate.operators import (
+    MIN_GROUP,
     Rows,
     card,
     digest,
@@ -65,6 +66,7 @@ TIE = 1.02  # scores this near say nothing: then the prior's constants stay
 SLOW, SLOW_SPREADS = 0.5, 4.5  # a row is a slow run this far above its kind, in log latency and in median absolute deviations
 SLOW_MOST, SLOW_KIND = 0.3, 8  # unless that many of its kind are, or the kind has fewer rows
 LEAST_WIDTH = 0.01  # no interval of log latency is narrower than a measurement repeats
+REGIMES = range(3)  # of `interval_group`, for stacks that are named and again for none
 US = 1e6
 
 
@@ -182,7 +184,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn;
     the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that lowers the error by MARGIN as well.
     """
-    prior = settled(prior, gpu.arch)
+    prior = settled(prior, gpu.arch, operator_terms(gpu, rows.what, rows.columns, prior.constants).features)
     residual = rows.log_latency - predict_log(prior, rows)
     check_microseconds(rows.what, residual)
     steady = _steady(rows, residual)
@@ -274,10 +276,16 @@ def _folds(rows: Rows) -> list[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_
 
 
 def _widths(gpu: GpuSpec, rows: Rows, prior: FittedModel, error: Floats) -> list[float]:
-    """The prior's widths, scaled by how the held-out errors of these rows compare with them; from the rows alone when they are many."""
+    """The prior's widths, scaled by how the held-out errors of these rows compare with them; from the rows alone when they are many.
+
+    Half of the scale is a regime's own where it has MIN_GROUP rows: one session's rows make a regime look surer than the next finds it.
+    """
     if len(rows) >= MANY_ROWS:
         return group_widths([np.stack([error, rows.log_latency, rows.columns["stack"]])])
     table = width_table(prior.card, gpu.arch, prior.interval)
-    expected = table[interval_group(np.exp(rows.log_latency - error) * US, rows.columns["stack"])]
-    scale = upper_bound(np.abs(error) / expected, NOMINAL)
-    return [round(float(max(width * scale, LEAST_WIDTH)), 4) for width in table]
+    group = interval_group(np.exp(rows.log_latency - error) * US, rows.columns["stack"])
+    ratio, regime = np.abs(error) / table[group], group % len(REGIMES)
+    whole = upper_bound(ratio, NOMINAL)
+    own = [upper_bound(ratio[regime == i], NOMINAL) if (regime == i).sum() >= MIN_GROUP else whole for i in REGIMES]
+    scales = [(scale + whole) / 2.0 for scale in own]
+    return [round(float(max(width * scale, LEAST_WIDTH)), 4) for width, scale in zip(table, scales * 2, strict=True)]

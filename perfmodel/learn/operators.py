@@ -172,9 +172,11 @@ def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Fl
     if model.residual is None:
         return np.zeros(length)
     features = visible(model.card, gpu.arch, terms.features)
+    share = tree_share(model.card, gpu.arch, terms.features)
     if length == 1:
-        return np.full(1, tree_share(model.card, gpu.arch) * log_ratio_of_one(model.residual, features))
-    return tree_share(model.card, gpu.arch) * model.residual.log_ratio(features, length)
+        return np.full(1, share * log_ratio_of_one(model.residual, features))
+    log_ratio: Floats = share * model.residual.log_ratio(features, length)
+    return log_ratio
 
 
 def kin(gpu: GpuSpec, what: str) -> Mapping[str, FittedModel]:

@@ -55,30 +55,51 @@ def known_pairs(archs: Sequence[str], features: Mapping[str, Floats]) -> dict[st
     return {str(name): sorted({int(code) for code in codes[names == name]}) for name in sorted(set(names.tolist()))}
 
 
+def measured_stacks(card: Mapping[str, Any], arch: str) -> list[int]:
+    """Codes of the stacks that a model's rows show on the tensor path of an architecture, else on any; none without the entry."""
+    known = card.get(CARD_KEY, {})
+    codes = known.get(tensor_path(arch)) or [code for path in known.values() for code in path]
+    return sorted({code // _STEP for code in codes} - {0})
+
+
 def visible(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) -> Mapping[str, Floats]:
     """The features as the tree of a model with this card may see them on an architecture; models without the entry see all."""
     if CARD_KEY not in card or "stack" not in features:
         return features
-    known = card[CARD_KEY].get(tensor_path(arch))
-    if not known:
+    hidden = _unknown(card, arch, features)
+    if hidden is True:
         return blank(features)
-    seen = np.zeros(_STEP * _STEP, dtype=bool)
-    seen[known] = True
-    hidden = ~seen[pair_codes(features)] & (features["stack"] > 0)
-    if not hidden.any():
+    if not np.any(hidden):
         return features
     return {name: np.where(hidden, HIDDEN, values) if name in NAMED else values for name, values in features.items()}
 
 
-def tree_share(card: Mapping[str, Any], arch: str) -> float:
-    """Share of its tree's answer that a model with this card gives on an architecture.
+def _unknown(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) -> Any:
+    """Which rows name a stack and kernel that no row of the tensor path shows; True where the path has none at all."""
+    known = card[CARD_KEY].get(tensor_path(arch))
+    if not known:
+        return True
+    seen = np.zeros(_STEP * _STEP, dtype=bool)
+    seen[known] = True
+    return ~seen[pair_codes(features)] & (features["stack"] > 0)
+
+
+def tree_share(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats] | None = None) -> Any:
+    """Share of its tree's answer that a model with this card gives on an architecture, of each row where there are `features`.
 
     The tree of GPUs of one architecture holds for the next of them; on another one that runs the same instructions it holds less.
+    Where stacks bring kernels of their own, a pair that the tensor path's rows do not show is as new as a path: a few rows of one stack
+    say nothing of another's kernels (H100 left out: prefill 16.0 % with all of a tree that knows H200's torch rows, 14.7 with half).
     """
     known = card.get(CARD_KEY)
     if known is None or card.get(SETTLED):
         return 1.0
-    return float(card.get(TREE_SHARES, {}).get(arch_group(card, arch), 1.0)) if tensor_path(arch) in known else NEW_PATH_SHARE
+    if tensor_path(arch) not in known:
+        return NEW_PATH_SHARE
+    share = float(card.get(TREE_SHARES, {}).get(arch_group(card, arch), 1.0))
+    if features is None or "kernel" not in features:
+        return share
+    return share * np.where(_unknown(card, arch, features), NEW_PATH_SHARE, 1.0)
 
 
 def arch_group(card: Mapping[str, Any], arch: str) -> str:
@@ -95,9 +116,9 @@ def path_margin(card: Mapping[str, Any], arch: str) -> float:
     return 1.0 if known is None or "prior" in card or tensor_path(arch) in known else NEW_PATH_MARGIN
 
 
-def settled(model: FittedModel, arch: str) -> FittedModel:
-    """The same answers on an architecture from a tree that is used in full, so that more rounds can be added to it."""
-    share = tree_share(model.card, arch)
-    if share == 1.0 or model.residual is None:
+def settled(model: FittedModel, arch: str, features: Mapping[str, Floats] | None = None) -> FittedModel:
+    """The same answers on an architecture, for most of the rows, from a tree that is used in full: more rounds can be added to it."""
+    share = float(np.median(tree_share(model.card, arch, features)))
+    if model.residual is None or (share == 1.0 and features is None):
         return model
-    return replace(model, residual=model.residual.scaled(share), card={**model.card, SETTLED: share})
+    return replace(model, residual=model.residual.scaled(share) if share < 1.0 else model.residual, card={**model.card, SETTLED: share})

@@ -12,12 +12,13 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
 from perfmodel.library.attention_paths import PATH, PATHS
-from perfmodel.library.attention_splits import XQA_GROUP, plan, xqa_hopper
+from perfmodel.library.attention_splits import FA3_MOST_SEQUENCES, XQA_GROUP, plan, xqa_hopper
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_attention_decode"
+XQA_ROWS = 8.0  # query heads of a step of XQA on sm_90, which turns, scales and stores them itself
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
 _FA2, _FA3, _FA4, _TRITON, _TRTLLM, _CUDNN = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm", "cudnn"))
 _VLLM, _TORCH = STACKS.index("vllm"), STACKS.index("torch")
@@ -31,7 +32,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         t = floor x launches + overlap(DRAM, L2, multiplies, exp, chain) + combine
 
     Keys seen L = min(kv_len, window). Bytes = 2 b h_kv L d each, read once from DRAM unless they fit in L2 and once a pass from L2
-    (`plan`). Work units = b h_kv x passes x splits; chain = fixed cycles of a unit + its KV tiles x (cycles + latencies) a tile.
+    (`plan`). Work units = b h_kv x passes x splits; chain = fixed cycles of a unit, in part by head_dim, + its KV tiles x (cycles +
+    latencies) a tile. XQA on sm_90 turns and stores queries 8 heads at a time; at head_dim 64 public rows show one kernel more.
     Launches: those of the stack and kernel, one more for an fp8 cache that is not read as it is, one more for variable-length batches of
     FlashAttention (metadata); queries and new keys read and written once more by a kernel of their own (rotary, cache append); one more
     for the combine pass of split keys, which then adds up one split after the other.
@@ -57,9 +59,12 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     waves = units / (sms * cut.blocks_per_sm)
     share = np.where(waves <= 1.0, 1.0, c["tail_weight"] * np.ceil(waves) + (1.0 - c["tail_weight"]) * waves)
     tiles = np.ceil((seen + edge) / splits / KV_BLOCK)
-    tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * kv_bytes / 2.0) / clock + c["tile_latencies"] * gpu.dram_latency_s
+    narrow = np.where(fp8 > 0, c["tile_fp8_share"], 1.0)
+    tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * narrow) / clock + c["tile_latencies"] * gpu.dram_latency_s
     unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
-    unit_s = np.where(cut.xqa & ~fused, c["unit_cycles_xqa"], unit_cycles) / clock
+    unit_cycles = np.where(fused, c["unit_cycles_xqa_hopper"], np.where(cut.xqa, c["unit_cycles_xqa"], unit_cycles))
+    width = dim / 128.0 * np.where(fused, np.ceil(group / XQA_ROWS), 1.0)
+    unit_s = unit_cycles * (1.0 - c["unit_dim_share"] * (1.0 - width)) / clock
     chain = share * (unit_s + tiles * tile_s * np.where(kernel == _TRITON, c["triton_chain"], 1.0))
 
     held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
@@ -84,19 +89,23 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     convert = fp8 * held * passes * idle / (a_clock * sms * clock)
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
-    calls = np.where(fused, calls * c["xqa_hopper_launches"], calls + fp8 * stack_values(c, "fp8_launches", stack))
-    varlen = (stack == _VLLM) & ((kernel == _FA3) | ((kernel == _FA2) & (batch > 1)))
+    calls = np.where(fused, calls * c["xqa_hopper_launches"] + (dim <= 64.0), calls + fp8 * stack_values(c, "fp8_launches", stack))
+    varlen = (stack == _VLLM) & (((kernel == _FA3) & (batch <= FA3_MOST_SEQUENCES)) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
     fixed = calls * floor + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
     rows_bytes = batch * dim * 2.0 * (q_heads + 2.0 * kv_heads)
     prepare = np.where(fused, 0.0, stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s)
     cycles = np.where(kernel == _FA2, c["combine_split_cycles_fa2"], c["combine_split_cycles"])
     per_split = cycles / clock + batch * q_heads * dim * 4.0 / gpu.l2_bytes_per_s
-    combine = cut.combined * (c["combine_launches"] * floor + splits * per_split)
+    merge = c["combine_launches"] * np.where(fused, c["xqa_hopper_launches"], 1.0)  # by the last block of a sequence
+    combine = cut.combined * (merge * floor + splits * per_split)
     ramp = c["ramp"] * unit_s
-    streams = (warpgroup_path(gpu) & (flash3 | (kernel == _CUDNN) | fused)) | ((kernel == _FA2) & (stack == _TORCH))
+    dense = stack == _TORCH
+    streams = (warpgroup_path(gpu) & (flash3 | fused)) | dense
     power = np.where(streams, c["overlap_power_wgmma"], c["overlap_power"])
-    latency = fixed + prepare + ramp + overlap(power, dram, l2, tensor + exp + convert, chain) + combine
+    busy = tensor + exp + convert
+    turns = dram + cut.serial * busy
+    latency = fixed + prepare + ramp + overlap(power, turns, l2, busy, chain) + combine
     one = np.ones_like(latency)
     features = {
         "dram": np.log(dram / latency),

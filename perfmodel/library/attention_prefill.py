@@ -19,7 +19,7 @@ from perfmodel.ops.attention import visited_pairs
 
 LAW = "library_attention_prefill"
 KV_BLOCK = 64.0  # keys of a step of the chain
-_FLASHINFER, _TRITON, _TRTLLM, _FA3 = (KERNELS.index(k) for k in ("flashinfer", "triton", "trtllm", "fa3"))
+_FLASHINFER, _TRITON, _TRTLLM, _FA2, _FA3 = (KERNELS.index(k) for k in ("flashinfer", "triton", "trtllm", "fa2", "fa3"))
 _UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
 _SGLANG, _VLLM = STACKS.index("sglang"), STACKS.index("vllm")
@@ -58,13 +58,15 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     q_tile, kv_tile, heads = tiles(gpu, stack, kernel, dim, q_heads / kv_heads, fp8_math)
     edge = (q_tile + kv_tile) / 2.0 * np.where((window > 0) & (window < kv_len), c["window_edges"], c["causal_edges"])
     rest = (np.ceil(q_len / q_tile) * q_tile - q_len) * np.minimum(kv_len, np.where(window > 0, window + edge, kv_len))
-    rest = rest * np.where(q_len > 1, 1.0, kv_heads / q_heads)
+    swapped = (q_len == 1) & (kernel == _FA2)  # one query a head: FlashAttention-2 takes those of a KV head as its query rows
+    alone = np.where(swapped, kv_heads / q_heads, 1.0)
+    rest = rest * alone
     pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, q_len * np.ceil(kv_len / kv_tile) * kv_tile) + c["empty_row_cost"] * rest
     pairs = pairs * np.where(masked & (kernel == _TRITON), c["triton_mask_cost"], 1.0)
     native = _NATIVE[kernel] & grouped & ~((kernel == _TRITON) & (dim > 256))  # Triton takes 32 query rows there, too few for wgmma
-    pairs = pairs + native * c["pipeline_fill"] * np.ceil(q_len / q_tile) * q_tile * kv_tile * np.where(q_len > 1, 1.0, kv_heads / q_heads)
+    pairs = pairs + native * c["pipeline_fill"] * np.ceil(q_len / q_tile) * q_tile * kv_tile
     elements = batch * q_heads * pairs
-    units = batch * np.where(q_len > 1, q_heads / heads, kv_heads) * np.ceil(q_len / q_tile)  # one query a head: packed as in decode
+    units = batch * np.where(swapped, kv_heads, q_heads / heads) * np.ceil(q_len / q_tile)
     waves = units / sms
     filled = np.minimum(waves, 1.0)
     share = np.where(waves <= 1.0, 1.0 / filled, 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))

@@ -63,7 +63,7 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats,
     half = c["half_wgmma"] * min(1.0, per_clock / FULL_WGMMA) if grouped else c["half_mma"] * min(1.0, per_clock / FULL_MMA)
     work = _work(half, c["narrow_share"] if grouped else 1.0)
     step_cycles = c["iteration_wgmma" if grouped else "iteration_mma"]
-    l2_port = c["l2_rate_factor"] * l2_rate
+    l2_port = _l2_bytes_per_s(gpu, c) / clock
     power = c["core_power"]
 
     def best(m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
@@ -133,6 +133,11 @@ def _totals(power: float, tensor: Floats, feed: Floats, latency: Floats, start: 
     return total.reshape(largest.shape)
 
 
+def _l2_bytes_per_s(gpu: GpuSpec, c: Mapping[str, float]) -> float:
+    """What SMs get of operands from L2 a second: where clusters multicast, one read feeds several of them."""
+    return gpu.l2_bytes_per_s * c["l2_rate_factor" if warpgroup_path(gpu) else "l2_rate_factor_mma"]
+
+
 def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTerms:
     """Terms of n GEMMs C[m,n] = A[m,k] B[k,n], `batch` copies of each.
 
@@ -140,7 +145,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
 
     floor: back-to-back launch inside a graph; DRAM: weights that do not stay in L2 between calls (a stack rotates through `copies`
     of them) and activations that do not fit; quantise: activation quantisation of fp8 and int8, one more kernel.
-    No answer beats the tensor rate of the datasheet: no row of any GPU does, the best reach 96 % of it (A100, H100, H20 in fp8).
+    No answer beats peak_share of the datasheet's tensor rate.
     Units: seconds, bytes, flop. Source: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves); stream-K,
     arXiv 2301.03598 (split-K); analytic/roofline.py and power.py. Valid: sizes of 1 to 2^31, sm_80 to sm_120.
     Evidence: 169,000 public bf16 rows of four GPUs; `perfmodel evaluate operators --operator gemm` prints the errors.
@@ -164,7 +169,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     active = np.minimum(waves, 1.0) * gpu.sms
     dram = dram_seconds(from_dram, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"])
     dram = dram + c["ramp_latencies"] * gpu.dram_latency_s * cold
-    l2 = (weights + acts) / (gpu.l2_bytes_per_s * c["l2_rate_factor"])
+    l2 = (weights + acts) / _l2_bytes_per_s(gpu, c)
     toggling = np.where(stack == 1, c["constant_data_power"], 1.0)  # vLLM rows: uninitialised or constant weights toggle fewer bits
     flops = 2.0 * m * n * k
     power = power_seconds(
@@ -220,4 +225,4 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         "launch": floor * one,
         "quantise": quantise,
     }
-    return OperatorTerms(latency, seconds, features, least_s=flops / rate)
+    return OperatorTerms(latency, seconds, features, least_s=flops / (c["peak_share"] * rate))

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfmodel.analytic.constants import physics
 from perfmodel.hw import gpu
-from perfmodel.learn.operators import operator_terms
+from perfmodel.learn.operators import operator_model, operator_terms, predict_columns
 from perfmodel.library.columns import read_operator
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.ops.attention import Attention
@@ -76,6 +77,15 @@ def test_gemm_never_beats_the_flops_of_the_highest_clock(name: str, m: int, n: i
     spec = gpu(name)
     peak = spec.tensor_rate("bf16") * spec.max_clock_hz / spec.boost_clock_hz
     assert seconds(Gemm(m, n, k), spec) >= 2.0 * m * n * k / peak
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("size", [4096, 16384])
+def test_no_answer_beats_the_datasheet(name: str, size: int) -> None:
+    spec = gpu(name)
+    found = predict_columns(spec, "gemm", read_operator("gemm", Gemm(size, size, size), "vllm"), operator_model(spec, "gemm", "auto"))
+    least = 2e6 * size**3 / spec.tensor_rate("bf16") / physics("library_gemm")["peak_share"].value
+    assert least * (1 - 1e-9) <= found.low_us[0] <= found.latency_us[0] <= found.high_us[0]
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,6 +9,7 @@ from perfmodel.analytic.constants import constant_values
 from perfmodel.hw import gpu
 from perfmodel.library import attention_decode, attention_prefill
 from perfmodel.library.attention_splits import full_waves, plan, xqa
+from perfmodel.library.attention_tiles import narrow_tiles
 from perfmodel.library.names import DTYPES, KERNELS, STACKS
 
 Shape = dict[str, float]
@@ -75,15 +76,38 @@ def test_flash_attention_2_fills_whole_waves() -> None:
 
 
 def test_flash_attention_3_splits_from_five_blocks_on_and_evenly() -> None:
-    assert splits("h100_sxm", "vllm", "fa3", kv_len=512) == (1, 64, 1)
-    assert splits("h100_sxm", "vllm", "fa3", kv_len=1024) == (1, 64, 8)  # 8 blocks, ceil(1.1 x 8 x 4 / 132) = 1 each
-    assert splits("h100_sxm", "vllm", "fa3", batch=16, kv_len=1024) == (1, 64, 2)  # ceil(1.1 x 8 x 64 / 132) = 5 of 8 blocks each
-    assert splits("h100_sxm", "vllm", "fa3", head_dim=256, kv_len=256)[1] == 128
+    assert splits("h100_sxm", "sglang", "fa3", kv_len=512) == (1, 64, 1)
+    assert splits("h100_sxm", "sglang", "fa3", kv_len=1024) == (1, 64, 8)  # 8 blocks, ceil(1.1 x 8 x 4 / 132) = 1 each
+    assert splits("h100_sxm", "sglang", "fa3", batch=16, kv_len=1024) == (1, 64, 2)  # ceil(1.1 x 8 x 64 / 132) = 5 of 8 blocks each
+    assert splits("h100_sxm", "sglang", "fa3", head_dim=256, kv_len=256)[1] == 128
+
+
+def test_vllm_splits_from_two_blocks_on_and_not_in_batches_over_992() -> None:
+    assert splits("h100_sxm", "vllm", "fa3", kv_len=128)[2] == 1
+    assert splits("h100_sxm", "vllm", "fa3", kv_len=256)[2] == 2
+    assert splits("h100_sxm", "vllm", "fa3", batch=993, kv_heads=1, q_heads=8, kv_len=131072)[2] == 1
+
+
+def test_sglang_runs_flash_attention_3_on_sm_80() -> None:
+    assert splits("a100_sxm4_80gb", "sglang", "fa2", kv_len=448) == (1, 128, 1)  # 4 blocks of 112
+    assert splits("a100_sxm4_80gb", "sglang", "fa2", kv_len=449) == (1, 128, 5)
+    alone, packed = (prefill("a100_sxm4_80gb", "sglang", "fa2", batch=64, kv_len=16, q_heads=32, kv_heads=h)["us"] for h in (32, 4))
+    assert packed < 0.6 * alone  # 8 query heads share a tile
+
+
+@pytest.mark.parametrize(("name", "narrow"), [("a100_sxm4_80gb", False), ("h100_sxm", True), ("l40s", True)])
+def test_flash_attention_2_takes_64_query_rows_in_wide_heads(name: str, narrow: bool) -> None:
+    """128 KiB a block fit one SM of A100 once; 2 x 96 KiB fit one of H100; a block of L40S may have 99 KiB."""
+    assert narrow_tiles(gpu(name)) is narrow
+    assert splits(name, "torch", "fa2", batch=256, head_dim=256)[1] == (64 if narrow else 128)
+    assert splits(name, "torch", "fa2", batch=256, head_dim=128)[1] == 128
 
 
 def test_a_window_does_not_spare_tensorrt_llm_the_blocks_of_the_whole_cache() -> None:
     short, long = (decode_us("rtx_pro_6000", "trtllm", "trtllm", batch=64, kv_heads=1, window=128, kv_len=n) for n in (256, 16384))
     assert long > 1.2 * short
+    xqa_us = [decode_us("h100_sxm", "trtllm", "trtllm", "fp8", batch=8, kv_heads=1, window=128, kv_len=n) for n in (1024, 65536)]
+    assert xqa_us[1] < 1.1 * xqa_us[0]  # but its warp-group kernel ends shares before the window at once
     fa = [decode_us("h100_sxm", "vllm", "fa3", batch=64, kv_heads=1, window=128, kv_len=n) for n in (256, 16384)]
     assert fa[1] < 1.2 * fa[0]
 

@@ -1,0 +1,39 @@
+"""What an answer is where nobody named a stack: between the stacks that could run, with an interval that holds every one of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+BY_STACK = ("attention", "mla")  # kinds whose stacks bring kernels of their own
+INSIDE = 0.8  # of the stacks' mixture; the ends also keep every stack's own answer
+MARGIN = 1.25
+"""Widening of each stack's distribution: a stack named without its kernel runs several, and was judged with the kernel known."""
+_STEPS = 12  # halvings: 1/4096 of the distance between the outermost ends
+_LOGISTIC = math.log((1.0 + INSIDE) / (1.0 - INSIDE))  # half-width of a logistic distribution's middle INSIDE, in its scale
+
+
+def between(latency_us: Floats, half: Floats) -> tuple[Floats, Floats, Floats]:
+    """(latency, low, high), us, of n operators from the answers of s stacks, each (s, n); `half`: half-widths of their intervals in logs.
+
+    Latency: the median of the stacks' (of an even number the geometric mean of the middle two), which no switch of one stack's kernel
+    moves past its neighbours. Interval: the middle INSIDE of the stacks' distributions with equal weights, widened to hold every answer.
+    """
+    centres, half = np.log(latency_us), MARGIN * half
+    scale = np.maximum(half, 1e-6) / _LOGISTIC
+    ends = np.stack([(centres - 2.0 * half).min(axis=0), (centres + 2.0 * half).max(axis=0)])
+    low, high = np.stack([ends[0], ends[0]]), np.stack([ends[1], ends[1]])
+    wanted = np.array([[(1.0 - INSIDE) / 2.0], [(1.0 + INSIDE) / 2.0]])
+    for _ in range(_STEPS):
+        middle = (low + high) / 2.0
+        below = (0.5 + 0.5 * np.tanh((middle[:, None] - centres) / scale / 2.0)).mean(axis=1)
+        low, high = np.where(below < wanted, middle, low), np.where(below < wanted, high, middle)
+    bottom, top = (low + high) / 2.0
+    return (
+        np.exp(np.median(centres, axis=0)),
+        np.exp(np.minimum(bottom, centres.min(axis=0))),
+        np.exp(np.maximum(top, centres.max(axis=0))),
+    )

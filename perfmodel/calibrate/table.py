@@ -64,6 +64,7 @@ Way = tuple[str, int, float, float]
 MARGIN = 0.98  # a correction must lower the held-out error by 2 % of itself, else the prior stays
 TIE = 1.02  # scores this near say nothing: then the prior's constants stay
 SLOW, SLOW_SPREADS = 0.5, 4.5  # a row is a slow run this far above its kind, in log latency and in median absolute deviations
+SLOW_MARGIN = 0.95  # leaving them out must lower the error by that much: it does where tactics go wrong, elsewhere 0 to 3 % either way
 SLOW_MOST, SLOW_KIND = 0.3, 8  # unless that many of its kind are, or the kind has fewer rows
 LEAST_WIDTH = 0.01  # no interval of log latency is narrower than a measurement repeats
 REGIMES = range(3)  # of `interval_group`, for stacks that are named and again for none
@@ -182,7 +183,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
 
     Ways: the prior, or the prior with constants drawn towards the rows; on top nothing or interpolation between the rows. Where there are
     more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn;
-    the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that lowers the error by MARGIN as well.
+    the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that lowers the error by SLOW_MARGIN.
     """
     prior = settled(prior, gpu.arch, operator_terms(gpu, rows.what, rows.columns, prior.constants).features)
     residual = rows.log_latency - predict_log(prior, rows)
@@ -194,7 +195,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     if not steady.all():
         everything = np.ones(len(rows), dtype=bool)
         other = _held_out(gpu, rows, everything, [prior] * len(folds), KEPT, near)
-        if min(map(_score, ways.values())) > MARGIN * min(map(_score, other.values())):
+        if min(map(_score, ways.values())) > SLOW_MARGIN * min(map(_score, other.values())):
             steady, ways = everything, other
     if MIN_REFIT_ROWS <= len(rows) < MANY_ROWS and prior.constants:
         moved = [_refitted(rows.take(train & steady), prior) for train, _ in folds]

@@ -16,7 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel._resources import shipped
-from perfmodel.calibrate.operators import SHARES, Rows, fit_own, fit_shared, left_out_errors, mean_error, read_rows, with_widths
+from perfmodel.calibrate.operators import (
+    FEWEST_JUDGES,
+    SHARES,
+    Rows,
+    fit_own,
+    fit_shared,
+    left_out_errors,
+    mean_error,
+    read_rows,
+    with_widths,
+)
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.model import FittedModel
@@ -81,11 +91,11 @@ def _better_alone(
 ) -> dict[str, Floats]:
     """The errors of an architecture's GPUs by models of their own architecture alone, where those are less than by models of all GPUs.
 
-    Judged on GPUs left out in turn; `left_out` has no say. Empty where all GPUs together are better, or nothing can be judged.
+    Judged on GPUs left out in turn, FEWEST_JUDGES at least; `left_out` has no say. Empty where all GPUs together are better.
     """
     mine = {name: error for name, error in alone.items() if archs[name] == arch}
     judged = [name for name in mine if name != left_out]
-    if not judged:
+    if len(judged) < FEWEST_JUDGES:
         return {}
     own, shared = ([table[name] for name in judged] for table in (mine, errors))
     return mine if min(mean_error(own, s) for s in SHARES) < min(mean_error(shared, s) for s in SHARES) else {}

@@ -45,6 +45,7 @@ ROBUST_OWN = ("moe", "moe_quantised")
 """Models whose trees of single GPUs minimise the absolute error too: among their rows are runs of a bad tactic, several times slower than
 the next. Evidence: on held-out shapes H100 15.3 -> 11.6 % and, quantised, 8.6 -> 5.9 %; other GPUs within 0.2, L40S quantised far less."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tree that a universal model may keep
+FEWEST_JUDGES = 2  # GPUs left out that must speak for a choice of their architecture's own: one alone is chance
 SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noise of a row
 NEW_ARCH_MARGIN = 1.1  # two or three GPUs left out say little of the next one: their widths are a tenth too narrow in turn
 ONE_GPU_MARGIN = 1.15  # and one GPU of an architecture less: H100 and H200 in turn cover 66 to 84 % of each other's attention rows without
@@ -267,12 +268,11 @@ def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
 def choose_shares(errors: Mapping[str, Sequence[Floats]]) -> dict[str, float]:
     """Shares of SHARES by whether the architecture was measured, each the one that predicts such GPUs left out best.
 
-    A group without a GPU takes the other's. `errors` as `left_out_errors` gives, by group.
+    A group of fewer than FEWEST_JUDGES is judged by all GPUs. `errors` as `left_out_errors` gives, by group.
     """
     everything = [e for parts in errors.values() for e in parts]
-    return {
-        name: min(SHARES, key=lambda share: mean_error(parts or everything, share)) if everything else 1.0 for name, parts in errors.items()
-    }
+    judges = {name: parts if len(parts) >= FEWEST_JUDGES else everything for name, parts in errors.items()}
+    return {name: min(SHARES, key=lambda share: mean_error(parts, share)) if parts else 1.0 for name, parts in judges.items()}
 
 
 def mean_error(errors: Sequence[Floats], share: float) -> float:

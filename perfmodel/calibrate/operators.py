@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 SHARED_ROWS, OWN_ROWS = 16_000, 40_000  # rows a GPU: shared tree, own tree
-CONSTANT_ROWS, MORE_ROWS = 600, {"attention_decode": 1500}
+CONSTANT_ROWS, MORE_ROWS = 600, {"attention_decode": 1500, "gemm_quantised": 1500}
 """Rows a GPU that a law's constants are fitted to: more weigh more against their stated values, which a GPU left out needs more often
-(MLA decode of the A100, whole tree: 20 % with 600, 34 % with 1500; attention decode alone gains, on the four GPUs tried)."""
+(MLA decode of the A100, whole tree: 20 % with 600, 34 % with 1500). Those with more gain on every GPU tried (quantised GEMM of the H100:
+33 % with 600, 24 % with 1500)."""
 SHARED_ROUNDS, NAMED_ROUNDS, OWN_ROUNDS = 130, 120, 260  # the shared tree: rounds without names, then rounds that may use them
 QUICK = {"gemm": 130}  # own rounds where tables are largest, at OWN_ROUNDS / rounds the rate: half the time, errors 1 to 2 % larger
 ANY_SHARE = 0.3  # rows repeated without stack and kernel, so that the tree also answers for "any"

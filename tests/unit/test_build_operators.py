@@ -12,7 +12,7 @@ from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import operator_model
 from perfmodel.learn.transfer import TREE_SHARES
 
-ARCHS = {"a": "sm_80", "b": "sm_90", "c": "sm_90", "d": "sm_89"}
+ARCHS = {"a": "sm_80", "b": "sm_90", "c": "sm_90", "d": "sm_89", "e": "sm_86", "f": "sm_90"}
 
 
 def errors(size: float, tree: float = 0.0) -> np.ndarray:
@@ -23,14 +23,15 @@ def errors(size: float, tree: float = 0.0) -> np.ndarray:
 
 def test_the_share_is_the_one_that_errs_least() -> None:
     exact = errors(-0.05, 0.2)  # a quarter of the tree too much
-    assert choose_shares({"known": [errors(0.0, 0.2)], "new": [exact]}) == {"known": 1.0, "new": 0.75}
+    assert choose_shares({"known": [errors(0.0, 0.2)] * 2, "new": [exact] * 2}) == {"known": 1.0, "new": 0.75}
+    assert choose_shares({"known": [errors(0.0, 0.2)], "new": [exact] * 2}) == {"known": 0.75, "new": 0.75}  # one GPU alone has no say
     assert choose_shares({"known": [], "new": [exact]}) == {"known": 0.75, "new": 0.75}
     assert choose_shares({"known": [], "new": []}) == {"known": 1.0, "new": 1.0}
     assert mean_error([exact], 0.75) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_shares_and_widths_come_from_the_others_by_whether_their_architecture_was_measured() -> None:
-    found = {"a": errors(0.30, 0.0), "b": errors(0.02, 0.1), "c": errors(0.02, 0.1), "d": errors(-0.10, 0.2)}
+    found = {"a": errors(0.30, 0.0), "b": errors(0.02, 0.1), "c": errors(0.02, 0.1), "d": errors(-0.10, 0.2), "e": errors(-0.10, 0.2)}
     model = with_widths(FittedModel("m", "spec", {}, (-1.0, 1.0)), found, ARCHS, "a")
     assert model.card[TREE_SHARES] == {"known": 1.0, "new": 0.5}
     assert max(model.card["half_widths"]["known"]) == pytest.approx(0.02) and max(model.card["half_widths"]["new"]) < 0.02
@@ -40,11 +41,12 @@ def test_shares_and_widths_come_from_the_others_by_whether_their_architecture_wa
 
 
 def test_an_architecture_alone_answers_only_where_other_gpus_say_so() -> None:
-    shared = dict.fromkeys("abcd", errors(0.10))
-    alone = {"b": errors(0.05), "c": errors(0.20)}
-    assert _better_alone(ARCHS, "sm_90", "c", shared, alone) == alone  # c has no say about itself, b is better alone
+    shared = dict.fromkeys("abcdf", errors(0.10))
+    alone = {"b": errors(0.05), "c": errors(0.30), "f": errors(0.05)}
+    assert _better_alone(ARCHS, "sm_90", "c", shared, alone) == alone  # c has no say about itself, b and f are better alone
     assert _better_alone(ARCHS, "sm_90", "b", shared, alone) == {}
-    assert _better_alone(ARCHS, "sm_90", None, shared, alone) == {}  # 12.5 % on average
+    assert _better_alone(ARCHS, "sm_90", None, shared, alone) == {}  # 13 % on average
+    assert _better_alone(ARCHS, "sm_90", "c", shared, {"b": alone["b"], "c": alone["c"]}) == {}  # b alone is chance
     assert _better_alone(ARCHS, "sm_80", None, shared, alone) == {}
 
 

@@ -6,6 +6,7 @@ bits. What else of numpy a law needs is listed here as it is: those functions ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -40,7 +41,6 @@ from numpy import (
     reshape,
     round,
     searchsorted,
-    select,
     sqrt,
     stack,
     zeros,
@@ -96,6 +96,13 @@ def where(condition: Any, one: Any, other: Any) -> Any:
     if isinstance(condition, ndarray) or isinstance(one, ndarray) or isinstance(other, ndarray):
         return numpy.where(condition, one, other)
     return _number(one if condition else other)
+
+
+def select(conditions: Sequence[Any], choices: Sequence[Any], default: Any) -> Any:
+    """The choice of the first condition that holds, element by element; `default` where none does."""
+    if any(isinstance(value, ndarray) for value in (*conditions, *choices, default)):
+        return numpy.select(conditions, choices, default)
+    return _number(next((choice for condition, choice in zip(conditions, choices, strict=True) if condition), default))
 
 
 def minimum(a: Any, b: Any) -> Any:

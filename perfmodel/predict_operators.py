@@ -176,13 +176,13 @@ def _any_stack(
     if not stacks or not unnamed.any():
         return found
     rows = np.flatnonzero(unnamed)
-    asked = take(columns, rows)
-    answers: list[OperatorPredictions] = []
-    for code in stacks:
-        named = {**asked, "stack": np.full(len(rows), float(code))}
-        answers.extend(_predicted(gpu, same, named, model, share) for same, _, model, share in _answering(gpu, kind, named, calibration))
-    latency = np.stack([answer.latency_us for answer in answers])
-    half = np.log(np.stack([answer.high_us for answer in answers]) / latency)
+    asked = {name: np.tile(values[rows], len(stacks)) for name, values in columns.items()}
+    asked["stack"] = np.repeat(np.array(stacks, dtype=np.float64), len(rows))
+    latency, half = np.empty((2, len(stacks) * len(rows)))
+    for same, at, model, share in _answering(gpu, kind, asked, calibration):
+        answer = _predicted(gpu, same, take(asked, at), model, share)
+        latency[at], half[at] = answer.latency_us, np.log(answer.high_us / answer.latency_us)
+    latency, half = (value.reshape(len(stacks), len(rows)) for value in (latency, half))
     values = [value.copy() for value in (found.latency_us, found.low_us, found.high_us)]
     for value, mixed in zip(values, between(latency, half), strict=True):
         value[rows] = mixed

@@ -182,7 +182,7 @@ def fit_constants(family: str, gpu: GpuSpec, rows: Rows) -> dict[str, float]:
     found = least_squares(
         residuals, start, bounds=(np.minimum(low, -1e-6), np.maximum(high, 1e-6)), diff_step=1e-3, max_nfev=30, loss="soft_l1", f_scale=0.15
     )
-    return {n: c.value * float(np.exp(v)) for (n, c), v in zip(known.items(), found.x, strict=True)}
+    return {n: float(f"{c.value * np.exp(v):.6g}") for (n, c), v in zip(known.items(), found.x, strict=True)}  # the same on any machine
 
 
 def fit_kernel(

@@ -166,7 +166,10 @@ def _any_stack(
     found: OperatorPredictions,
     calibration: CalibrationLike,
 ) -> OperatorPredictions:
-    """`found` with the rows that name neither stack nor kernel answered from the stacks measured on this tensor path."""
+    """`found` with the rows that name neither stack nor kernel answered from the stacks measured on this tensor path.
+
+    What such a row's time consists of is told of the stack whose answer is nearest to the one given.
+    """
     kind = MODELS[what].kind
     if kind not in BY_STACK:
         return found
@@ -178,15 +181,25 @@ def _any_stack(
     rows = np.flatnonzero(unnamed)
     asked = {name: np.tile(values[rows], len(stacks)) for name, values in columns.items()}
     asked["stack"] = np.repeat(np.array(stacks, dtype=np.float64), len(rows))
-    latency, half = np.empty((2, len(stacks) * len(rows)))
+    latency, half, law, *parts_s = np.empty((3 + len(found.terms.seconds), len(stacks) * len(rows)))
     for same, at, model, share in _answering(gpu, kind, asked, calibration):
         answer = _predicted(gpu, same, take(asked, at), model, share)
-        latency[at], half[at] = answer.latency_us, np.log(answer.high_us / answer.latency_us)
+        latency[at], half[at], law[at] = answer.latency_us, np.log(answer.high_us / answer.latency_us), answer.terms.latency_s
+        for part, name in zip(parts_s, found.terms.seconds, strict=True):
+            part[at] = answer.terms.seconds[name]
     latency, half = (value.reshape(len(stacks), len(rows)) for value in (latency, half))
-    values = [value.copy() for value in (found.latency_us, found.low_us, found.high_us)]
-    for value, mixed in zip(values, between(latency, half), strict=True):
-        value[rows] = mixed
-    return dataclasses.replace(found, latency_us=values[0], low_us=values[1], high_us=values[2])
+    mixed = between(latency, half)
+    nearest = np.abs(np.log(latency / mixed[0])).argmin(axis=0) * len(rows) + np.arange(len(rows))
+
+    def put(values: npt.NDArray[np.float64], own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        changed = values.copy()
+        changed[rows] = own
+        return changed
+
+    seconds = {name: put(values, part[nearest]) for part, (name, values) in zip(parts_s, found.terms.seconds.items(), strict=True)}
+    terms = dataclasses.replace(found.terms, latency_s=put(found.terms.latency_s, law[nearest]), seconds=seconds)
+    latency_us, low_us, high_us = map(put, (found.latency_us, found.low_us, found.high_us), mixed)
+    return dataclasses.replace(found, latency_us=latency_us, low_us=low_us, high_us=high_us, terms=terms)
 
 
 class Labels:

@@ -45,6 +45,24 @@ def test_terms_of_latent_attention_reconcile_with_the_answer(gpu: str, phase: st
             assert f"{told.law_us:.4g} us by the law" in str(told) and told.as_dict()["law_us"] == told.law_us
 
 
+@pytest.mark.parametrize("gpu", ["h100_sxm", "h200_sxm", "l20"])
+@pytest.mark.parametrize("op", [pm.Attention("prefill", 1, 2048, 2048, 32, 8, 128), pm.Attention("decode", 4, 1, 32768, 64, 1, 128)])
+def test_without_a_stack_the_answer_lies_between_the_stacks_and_tells_of_one_of_them(gpu: str, op: pm.Attention) -> None:
+    found = pm.predict(op, gpu)
+    named = [pm.predict(op, gpu, stack=stack) for stack in ("vllm", "sglang", "trtllm")]
+    assert all(found.low_us <= one.latency_us <= found.high_us for one in named)
+    assert min(one.latency_us for one in named) <= found.latency_us <= max(one.latency_us for one in named) or gpu == "h200_sxm"
+    with_torch = [*named, pm.predict(op, gpu, stack="torch")]
+    assert any(
+        found.terms == pytest.approx(one.terms) and found.detail["law_us"] == pytest.approx(one.detail["law_us"]) for one in with_torch
+    )
+    told = found.explain()
+    assert told.law_us * told.learnt == pytest.approx(found.latency_us)
+    fields = {"q_heads": op.q_heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim, "dtype": op.dtype}
+    table = pd.DataFrame([{"phase": op.phase, "batch": op.batch, "q_len": op.q_len, "kv_len": op.kv_len, **fields}])
+    assert pm.predict_table("attention", table, gpu)["latency_us"][0] == pytest.approx(found.latency_us, rel=1e-4)
+
+
 def test_a_stack_and_a_config_contradict_each_other() -> None:
     with pytest.raises(InputError, match="stack 'vllm' and config"):
         pm.predict(pm.Gemm(64, 4096, 4096), "h100_sxm", stack="vllm", config=CONFIG)

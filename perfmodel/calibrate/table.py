@@ -254,7 +254,7 @@ def _steady(rows: Rows, residual: Floats) -> npt.NDArray[np.bool_]:
 
     A tuner that chose a bad tactic, a busy machine or a cold clock make a run several times slower than the next of the same kernel, never
     faster. Such rows still count where errors and widths are judged. Evidence: of the public TensorRT-LLM rows of H100 one in nine is a
-    run of 2 to 6 times what the same layer takes beside it, at random (README, accuracy).
+    run of 2 to 6 times what the same layer takes beside it, at random.
     """
     named = [rows.columns[name] for name in kriging.NAMES if name in rows.columns]
     kinds = np.unique(np.stack(named, axis=1), axis=0, return_inverse=True)[1].reshape(-1)

@@ -125,8 +125,9 @@ def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: Fi
     wanted = entry.get(KIN)
     if not isinstance(wanted, Mapping):
         raise kriging.another_version()
-    where = place(gpu, what, columns, base, terms, before, [model for name, model in others.items() if name in wanted])
-    if kin_digests({name: model for name, model in others.items() if name in wanted}) != wanted or not kriging.fits(entry, where):
+    known = {name: model for name, model in others.items() if name in wanted}
+    where = place(gpu, what, columns, base, terms, before, list(known.values()))
+    if kin_digests(known) != wanted or not kriging.fits(entry, where):
         entry = _fitted_again(gpu, what, entry, base)
         where = place(gpu, what, columns, base, terms, before, list(others.values()))
     return terms, learnt + kriging.log_ratio(entry, where)

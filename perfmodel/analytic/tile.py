@@ -80,13 +80,13 @@ def port_cycles(request_bytes: Floats, active_sms: Floats, port_bytes_per_cycle:
     return cycles
 
 
-def exposed_latency_cycles(load_cycles: Floats, stages: Floats, chain_cycles: Floats, sync_cycles: float) -> Floats:
+def exposed_latency_cycles(load_cycles: Floats, stages: Floats, chain_cycles: Floats, serial_cycles: Floats | float) -> Floats:
     """Cycles of an iteration of one block alone, when `stages - 1` iterations' loads are in flight.
 
-    max(load / max(stages - 1, 1), chain) + sync: Little's law for the ring of buffers, and the block's own serial path
-    (wait, barrier, fragment loads, dependent multiplies).
+    max(load / max(stages - 1, 1), chain) + serial: Little's law for the ring of buffers or the block's dependent multiplies, and what hides
+    under neither (wait, barrier, and reading fragments out of a buffer before the next load may go there).
     """
-    return np.maximum(load_cycles / np.maximum(stages - 1.0, 1.0), chain_cycles) + sync_cycles
+    return np.maximum(load_cycles / np.maximum(stages - 1.0, 1.0), chain_cycles) + serial_cycles
 
 
 def core_cycles(

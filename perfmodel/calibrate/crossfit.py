@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from perfmodel.calibrate.design import PLAUSIBLE
 from perfmodel.calibrate.kernel import fit_kernel
@@ -21,7 +22,19 @@ from perfmodel.predict import predict_configs
 if TYPE_CHECKING:
     import pandas as pd
 
+Floats = npt.NDArray[np.float64]
 FAVOURITES = 3  # of each shape's rows, how many are the spec tier's first choices; the rest are random plausible ones
+
+
+def predictor(family: str, gpu: GpuSpec, model: FittedModel) -> Predictor:
+    """What evaluate_ranking asks: latency, low and high of a sweep's configs by one model."""
+
+    def predict(sweep: Sweep) -> tuple[Floats, Floats, Floats]:
+        facts = facts_for(family, gpu, sweep.dtype, sweep.configs, sweep.sizes)
+        found = predict_configs(family, gpu, sweep.sizes, sweep.dtype, sweep.configs, facts, model)
+        return found.latency_us, found.low_us, found.high_us
+
+    return predict
 
 
 def crossfit(
@@ -44,10 +57,9 @@ def crossfit(
         for dtype in sorted({s.dtype for s in sweeps}):
             mine = [sweeps[i] for i in rng.permutation(np.flatnonzero(train)).tolist() if sweeps[i].dtype == dtype][:shapes]
             known.append(_sample(mine, family, gpu, base, rows // max(1, len(mine)), rng))
-        model = fit_kernel(family, gpu, pd.concat(known, ignore_index=True))
+        fitted = predictor(family, gpu, fit_kernel(family, gpu, pd.concat(known, ignore_index=True)))
         for s in (sweeps[i] for i in np.flatnonzero(held).tolist()):
-            found = predict_configs(family, gpu, s.sizes, s.dtype, s.configs, facts_for(family, gpu, s.dtype, s.configs, s.sizes), model)
-            answers[s.label] = (found.latency_us, found.low_us, found.high_us)
+            answers[s.label] = fitted(s)
     return lambda sweep: answers[sweep.label]
 
 
@@ -56,10 +68,9 @@ def _sample(sweeps: Sequence[Sweep], family: str, gpu: GpuSpec, base: FittedMode
     import pandas as pd
 
     frames = []
+    first = predictor(family, gpu, base)
     for s in sweeps:
-        guess = predict_configs(
-            family, gpu, s.sizes, s.dtype, s.configs, facts_for(family, gpu, s.dtype, s.configs, s.sizes), base
-        ).latency_us
+        guess, _, _ = first(s)
         order = np.argsort(guess, kind="stable")
         pool = order[FAVOURITES:][guess[order[FAVOURITES:]] <= PLAUSIBLE * guess.min()]
         chosen = np.concatenate([order[:FAVOURITES], rng.choice(pool, size=min(max(each - FAVOURITES, 0), len(pool)), replace=False)])

@@ -5,7 +5,8 @@
 
 The rows are those of data/operators for that GPU and the run's stack: another session's, by another script; or those of another run. Before
 is the spec tier: the universal model that never saw the GPU. `apart` is the mean difference of points that are in both sets: no model gets
-below.
+below. Below that, how the run's own Triton configs rank the exhaustive sweeps of data/gemm, none of whose shapes is in a run: regret@k as
+`perfmodel evaluate ranking` has it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ import numpy.typing as npt
 
 from perfmodel._resources import shipped
 from perfmodel.calibrate.build_operators import load
+from perfmodel.calibrate.crossfit import predictor
+from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.calibrate.operators import Rows, read_rows
 from perfmodel.calibrate.recipe import KIND, OPERATORS
 from perfmodel.calibrate.report import REGIMES
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.calibration import resolve
+from perfmodel.learn.evaluate import evaluate_ranking, read_sweeps
 from perfmodel.learn.operators import operator_model, predict_columns
 from perfmodel.library.registry import MODELS
+from perfmodel.measure.kernels.gemm import CONFIG_KEYS
 from perfmodel.measure.rows import read
 from perfmodel.units import US_PER_S
 
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Keys = npt.NDArray[np.str_]
+RANKING = ["sweep", "dtype", "model", "shapes", "@1", "@3", "@8", "@3 max", "error mean", "coverage"]
 
 
 def keys(rows: Rows, names: tuple[str, ...]) -> Keys:
@@ -59,6 +66,26 @@ def prove(name: str, other: Path | None = None) -> pd.DataFrame:
         unseen = judged.take(~np.isin(keys(judged, shape), keys(mine, shape)))
         found += [{"part": what, "apart": _apart(mine, judged), **row} for row in _scores(name, what, unseen)]
     return pd.DataFrame(found)
+
+
+def prove_ranking(name: str) -> pd.DataFrame:
+    """One row a sweep, dtype and model (spec tier; fitted to the run's Triton configs): shapes, regret@1, @3, @8, worst @3, mean error."""
+    import pandas as pd
+
+    spec = find_gpu(name)
+    run = read_run(shipped("data") / "runs" / f"{spec.name}.parquet")
+    ran = run[(run["what"] == "kernel:gemm") & (run["variant"] != "cublas")]
+    fitted = fit_kernel("gemm", spec, ran[["m", "n", "k", "dtype", "status", "latency_us", *CONFIG_KEYS]])
+    models = {"before": resolve(spec, "kernel_gemm", None), "after": fitted}
+    found = []
+    for sweep in ("evaluation", "plain"):
+        rows = pd.read_parquet(shipped("data") / "gemm" / f"{sweep}_{spec.name}.parquet").drop(columns=["regs", "spills", "shared"])
+        for dtype in sorted(rows["dtype"].unique()):
+            methods = {when: predictor("gemm", spec, model) for when, model in models.items()}
+            table = evaluate_ranking(read_sweeps("gemm", rows, str(dtype)), spec, methods)[0]
+            ours = table[table["method"].isin(list(methods))].rename(columns={"method": "model"})
+            found.append(ours.assign(sweep=sweep, dtype=dtype)[RANKING])
+    return pd.concat(found, ignore_index=True)
 
 
 def read_run(path: Path) -> pd.DataFrame:
@@ -115,6 +142,8 @@ def main() -> None:
     percent = ["apart", "before", "after", "covered"]
     table[percent] = (100 * table[percent]).round(1)
     print(table.to_string(index=False))
+    if (shipped("data") / "gemm" / f"plain_{find_gpu(given.gpu).name}.parquet").exists():
+        print(f"\n{prove_ranking(given.gpu).round(4).to_string(index=False)}")
 
 
 if __name__ == "__main__":

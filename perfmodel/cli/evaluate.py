@@ -8,17 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from perfmodel.calibrate.crossfit import crossfit
+from perfmodel.calibrate.crossfit import crossfit, predictor
 from perfmodel.cli import collectives, evaluate_kernels, evaluate_speed, options, output, serving
 from perfmodel.cli.progress import Progress
-from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.baselines import check_external
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.evaluate import STEADY, Predictor, Sweep, evaluate_ranking, over_library, read_sweeps
-from perfmodel.learn.model import FittedModel
-from perfmodel.predict import predict_configs
+from perfmodel.learn.evaluate import STEADY, evaluate_ranking, over_library, read_sweeps
 
 app = options.verb("Score rankings, operator latencies and collectives against measured rows, beside baselines.")
 collectives.add_evaluation(app)
@@ -152,14 +148,3 @@ def stacks(
     if table.empty:
         raise NoAnswerError(f"no two stacks were measured on the same {', '.join(chosen)} operators{f' of {only}' if only else ''}")
     output.write_rows(table.to_dict("records"), json_=json_, csv_=csv_, head=["apart_percent: mean deviation from the median ratio", ""])  # type: ignore[arg-type]
-
-
-def predictor(kernel: str, gpu: GpuSpec, model: FittedModel) -> Predictor:
-    """What evaluate_ranking calls: latency, low and high of a sweep's configs by one model."""
-
-    def predict(sweep: Sweep) -> tuple[Any, Any, Any]:
-        facts = facts_for(kernel, gpu, sweep.dtype, sweep.configs, sweep.sizes)
-        found = predict_configs(kernel, gpu, sweep.sizes, sweep.dtype, sweep.configs, facts, model)
-        return found.latency_us, found.low_us, found.high_us
-
-    return predict

@@ -115,12 +115,14 @@ def cost(
 
     # one block alone
     k_instructions = depth / 32.0 / np.where(facts.rate_share < 1.0, facts.rate_share, 1.0)
-    sync_chain = k_instructions * c["multiply_latency_cycles"] + c["fragment_latency_cycles"]
-    chain = np.where(facts.warpgroup, tensor + c["warpgroup_latency_cycles"], sync_chain) + facts.serialised * c["serial_multiply_cycles"]
+    dependent = np.where(facts.warpgroup, tensor + c["warpgroup_latency_cycles"], k_instructions * c["multiply_latency_cycles"])
+    chain = dependent + facts.serialised * c["serial_multiply_cycles"]
     miss = np.minimum(1.0, c["miss_weight"] * work.once_bytes / (units * k_steps * (bm + bn) * depth))
     far, near = gpu.dram_latency_s * c["dram_latency_factor"], gpu.l2_latency_s * c["l2_latency_factor"]
     load = (near + np.maximum(far - near, 0.0) * miss) * clock + (work.rows + bn) * depth / c["request_bytes_per_cycle"]
-    alone = law.exposed_latency_cycles(load + c["load_wait_share"] * tensor, stages, chain, c["sync_cycles"])
+    # mma.sync reads its fragments before the buffer is free for the next load: that hides under nothing
+    serial = c["sync_cycles"] * warps / 4.0 + np.where(facts.warpgroup, 0.0, c["fragment_latency_cycles"])
+    alone = law.exposed_latency_cycles(load + c["load_wait_share"] * tensor, stages, chain, serial)
 
     mean, busiest = law.waves(units, gpu.sms)
     per_step, rounds = law.core_cycles(busiest, mean, resident, throughput, alone, c["tail_weight"])

@@ -162,6 +162,21 @@ def test_serialised_multiplies_cost() -> None:
     assert cost(256, 128, 64.0) == cost(256, 128, 1e-3)
 
 
+def test_fragments_hide_under_no_load_and_barriers_grow_with_the_warps() -> None:
+    """One tile of 32 x 64 by mma.sync over 64 steps, which waits for its loads: every step pays the fragments and the barrier."""
+    narrow = {**TILE, "block_m": 32, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 3}
+    step_s = 1.0 / (H200.max_clock_hz * constant_values("gemm", {})["clock_share"])
+
+    def latency(config: dict[str, Any], **constants: float) -> float:
+        return float(terms_of(H200, config, 32, 64, 8192, **constants).latency_s[0])
+
+    fragments = latency(narrow, fragment_latency_cycles=200.0) - latency(narrow, fragment_latency_cycles=100.0)
+    assert fragments == pytest.approx(64 * 100.0 * step_s, rel=0.1)  # beside 4 spilled bytes a thread
+    four, eight = (latency(c, sync_cycles=80.0) - latency(c, sync_cycles=40.0) for c in (narrow, {**narrow, "num_warps": 8}))
+    assert four == pytest.approx(0.4 * fragments, rel=0.02)
+    assert 1.6 * four < eight <= 2 * four
+
+
 def test_sizes_may_be_columns_beside_the_configs() -> None:
     configs = parse([TILE, SMALL])
     facts = facts_for("gemm", H200, "bf16", configs)

@@ -450,7 +450,7 @@ def test_a_bad_cell(rows: pd.DataFrame, column: str, value: Any, message: str) -
 def test_other_bad_tables(rows: pd.DataFrame) -> None:
     one_line(rows.assign(latency_us=rows["latency_us"] * 1e-6), "latency_us must be microseconds")
     one_line(rows.assign(latency_us=rows["latency_us"] * 1e3), "latency_us must be microseconds")
-    one_line(rows.assign(latency_us=rows["latency_us"] * 50), "are 50 times what the model says")
+    one_line(rows.assign(latency_us=rows["latency_us"] * 50), "are 49 times what the model says")
     one_line(rows.assign(latency_us=rows["latency_us"] / 50), "another unit")
     one_line(rows.assign(m=1e15), r"m must be a whole number from 1 to 2147483647: row 0 of kernel:gemm has 1e\+15")
     for column, value in (("block_m", 7777), ("block_k", 48), ("num_warps", 3), ("num_warps", 64)):

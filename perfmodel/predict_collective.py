@@ -11,7 +11,7 @@ import numpy as np
 
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration, resolve
-from perfmodel.learn.card import BEYOND_KEY
+from perfmodel.learn.card import BEYOND_KEY, COUNTS_KEY
 from perfmodel.learn.collective_fit import Z80
 from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import FittedModel, find_model
@@ -51,11 +51,16 @@ def answer(gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, fitted: Fitted
 def predict_rows(
     gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, calibration: CalibrationLike
 ) -> tuple[CollectiveTerms, FittedModel, dict[str, Any]]:
-    """(terms, model, latency_us / low_us / high_us) of checked columns. in_domain counts the model's own range, but small messages in."""
+    """(terms, model, latency_us / low_us / high_us) of checked columns.
+
+    in_domain counts the model's own range and the numbers of GPUs that were measured, but small messages in.
+    """
     fitted = collective_model(gpu, calibration)
     terms = answer(gpu, columns_, stack, fitted)
     smallest = fitted.envelope.get("log2_bytes", (0.0, 0.0))[0]  # below it steps rule, and they do not change with bytes
     seen = fitted.in_domain({**terms.features, "log2_bytes": np.maximum(terms.features["log2_bytes"], smallest)}, len(terms.latency_s))
+    if (counts := fitted.card.get(COUNTS_KEY)) is not None:
+        seen = seen & np.isin(columns_["n_gpus"], counts)
     terms = dataclasses.replace(terms, in_domain=terms.in_domain & seen)
     latency, spread = terms.latency_s * US_PER_S, np.exp(Z80 * terms.log_sigma * np.where(terms.in_domain, 1.0, OUTSIDE))
     return terms, fitted, {"latency_us": latency, "low_us": latency / spread, "high_us": latency * spread}

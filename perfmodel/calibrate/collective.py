@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.card import BEYOND_KEY
+from perfmodel.learn.card import BEYOND_KEY, COUNTS_KEY
 from perfmodel.learn.collective_fit import MACHINES, MIN_ROWS, Rows, fit_constants, held_out_errors, read_rows, sigmas
 from perfmodel.learn.intervals import conformal_bounds
 from perfmodel.learn.model import FittedModel
@@ -88,6 +88,7 @@ def finish(
         "gpu": tables[0].gpu.name if len(tables) == 1 and tier == "calibrated" else "",
         "kind": LAW,
         "rows": len(logs),
+        COUNTS_KEY: sorted({int(n) for t in tables for n in np.unique(t.columns["n_gpus"])}),
         "sizes": int(max(len(np.unique(t.sizes)) for t in tables)),
         "data_hash": digest,
         "held_out": "whole message sizes" if len(tables) == 1 else "whole GPUs",

@@ -11,6 +11,8 @@ WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
 DTYPE_CODES, PAIR_CODES = 16, 4096  # codes that the tables of learn/operators and learn/transfer hold
 
 BEYOND_KEY = "beyond"  # a collective's card: {"gpus": most that were measured, "constants": of the answers for more}
+COUNTS_KEY = "gpu_counts"  # a collective's card: the numbers of GPUs that were measured
+MOST_GPUS = 2**20
 
 
 class CardError(ValueError):
@@ -70,6 +72,10 @@ def check_facts(card: Mapping[str, Any]) -> None:
     for field in ("variants", "gpus", "archs"):
         if field in card:
             names(field, card[field])
+    if not isinstance(counts := card.get(COUNTS_KEY, []), list):
+        raise CardError(f"{COUNTS_KEY} is {counts!r}: expected a list of numbers")
+    for count in counts:
+        number(COUNTS_KEY, count, 2, MOST_GPUS)
     _codes("dtype_codes", card.get("dtype_codes", []), DTYPE_CODES)
     for path, codes in _mapping("known_names", card.get("known_names", {})).items():
         _codes(f"known_names.{path}", codes, PAIR_CODES)

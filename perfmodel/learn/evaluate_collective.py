@@ -11,7 +11,7 @@ import numpy.typing as npt
 from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import NoAnswerError, unknown_name
 from perfmodel.learn.collective_fit import Z80, Rows, fit_constants, held_out_errors, sigmas
-from perfmodel.learn.intervals import group_folds
+from perfmodel.learn.intervals import OUTSIDE, group_folds
 from perfmodel.library.collective import LAW
 from perfmodel.ops.collective import bus_factor
 
@@ -56,7 +56,8 @@ def evaluate(
             unseen = (other or {}).get(name)
             if unseen is not None:
                 seen = set(np.unique(rows.columns["n_gpus"]))
-                pieces.append(_scored(unseen.take(np.array([n not in seen for n in unseen.columns["n_gpus"]])), _fitted([rows])))
+                left_out = unseen.take(np.array([n not in seen for n in unseen.columns["n_gpus"]]))
+                pieces.append(_scored(left_out, _fitted([rows]), OUTSIDE))
         else:
             own = constant_values(LAW, (spec or {}).get(name))
             constants = own if mode == "spec" else _fitted([rows] if mode == "seen" else others)
@@ -93,7 +94,7 @@ def _fitted(tables: Sequence[Rows]) -> dict[str, float]:
     return {**fit_constants(tables), **{n: float(np.mean([w[n] for w in widths])) for n in widths[0]}}
 
 
-def _scored(rows: Rows, constants: Mapping[str, float]) -> pd.DataFrame:
+def _scored(rows: Rows, constants: Mapping[str, float], widening: float = 1.0) -> pd.DataFrame:
     import pandas as pd
 
     terms = rows.terms(constants)
@@ -113,6 +114,6 @@ def _scored(rows: Rows, constants: Mapping[str, float]) -> pd.DataFrame:
             "regime": regime,
             "error": np.abs(np.exp(-log_error) - 1),
             "baseline": np.abs(factor * message / wire / measured - 1),
-            "inside": np.abs(log_error) <= Z80 * terms.log_sigma,
+            "inside": np.abs(log_error) <= Z80 * widening * terms.log_sigma,
         }
     )

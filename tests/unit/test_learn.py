@@ -180,6 +180,8 @@ def other_tree() -> Residual:
         (edit(known_names={"mma": [-1]}), "card.json: known_names.mma "),
         (edit(half_widths={"new": [0.1] * 5}), "card.json: half_widths.new "),
         (edit(half_widths={"new": [-0.1] * 6}), "card.json: half_widths.new "),
+        (edit(gpu_counts=4), "card.json: gpu_counts "),
+        (edit(gpu_counts=[1]), "card.json: gpu_counts "),
         (edit(features="abc"), "card.json: features "),
         (edit(tree_sha256="0" * 64), "is not the one its card describes"),
         (

@@ -48,7 +48,10 @@ def test_outside_the_measured_counts_the_interval_is_wider_and_says_so() -> None
     two, eight = (pm.predict(pm.Collective("all_gather", 2**28, n), "h200_sxm") for n in (2, 8))
     assert two.in_domain and not eight.in_domain
     assert np.log(eight.high_us / eight.latency_us) > np.log(two.high_us / two.latency_us)
-    assert pm.predict(pm.Collective("all_gather", 256, 4), "h100_sxm").in_domain  # small messages: steps do not change with bytes
+    assert pm.predict(pm.Collective("all_gather", 256, 8), "h100_sxm").in_domain  # small messages: steps do not change with bytes
+    four, eight = (pm.predict(pm.Collective("all_gather", 2**28, n), "a100_sxm") for n in (4, 8))  # two and eight were measured
+    assert eight.in_domain and not four.in_domain
+    assert np.log(four.high_us / four.latency_us) > 1.5 * np.log(eight.high_us / eight.latency_us)
     assert "NVLS" in collective_model(gpu("h200_sxm"), "auto").card["limits"]
 
 

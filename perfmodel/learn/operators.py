@@ -103,22 +103,27 @@ def _row(terms: OperatorTerms) -> OperatorTerms:
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
     """Latency of each row: the law, times exp of the tree, within what physics allows."""
-    terms, log_ratio = correction(gpu, what, columns, model)
+    terms, log_ratio, far = _corrected(gpu, what, columns, model)
     latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
     least = terms.least_s * US_PER_S
     latency = np.maximum(latency, least)
     inside = _in_domain(model, gpu, terms, columns)
-    spread = np.exp(half_widths(model, gpu, latency, terms.features) * np.where(inside, 1.0, OUTSIDE))
+    spread = np.exp(half_widths(model, gpu, latency, terms.features) * far * np.where(inside, 1.0, OUTSIDE))
     return OperatorPredictions(latency, np.maximum(latency / spread, least), latency * spread, terms, model, inside)
 
 
 def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:
     """(terms of the law, log of what tree and interpolation add to its latency) of each row."""
+    return _corrected(gpu, what, columns, model)[:2]
+
+
+def _corrected(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats, Floats | float]:
+    """`correction`, and how much wider than usual an interval is for the distance from the rows that were measured."""
     terms = operator_terms(gpu, what, columns, model.constants)
     learnt = tree_log_ratio(gpu, model, terms)
     entry = model.card.get(kriging.CARD_KEY)
     if entry is None:
-        return terms, learnt
+        return terms, learnt, 1.0
     base = _as_interpolated(model, kriging.trees(entry))
     before = learnt if base is model else tree_log_ratio(gpu, base, terms)
     others = kin(gpu, what)
@@ -130,7 +135,8 @@ def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: Fi
     if kin_digests(known) != wanted or not kriging.fits(entry, where):
         entry = _fitted_again(gpu, what, entry, base)
         where = place(gpu, what, columns, base, terms, before, list(others.values()))
-    return terms, learnt + kriging.log_ratio(entry, where)
+    between, far = kriging.interpolated(entry, where)
+    return terms, learnt + between, far
 
 
 _AGAIN: OrderedDict[int, tuple[Mapping[str, Any], dict[str, Any]]] = OrderedDict()  # by identity, with the old entry held
@@ -149,6 +155,7 @@ def _fitted_again(gpu: GpuSpec, what: str, entry: Mapping[str, Any], base: Fitte
     learnt = tree_log_ratio(gpu, base, terms)
     where = place(gpu, what, columns, base, terms, learnt, list(kin(gpu, what).values()))
     found = kriging.fit(where, log_latency - np.log(terms.latency_s) - learnt, entry["share"], entry["apart"])
+    found |= {name: entry[name] for name in (kriging.SPREAD,) if name in entry}
     _AGAIN[id(entry)] = (entry, found)
     while len(_AGAIN) > kriging.KEPT:
         _AGAIN.popitem(last=False)

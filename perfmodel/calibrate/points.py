@@ -67,16 +67,17 @@ def candidates(part: str, space: dict[str, Any], gpu: GpuSpec, seed: int) -> Can
     latency = predict_columns(gpu, what, columns, model).latency_us
     keep = np.flatnonzero(latency <= space["longest_us"])
     frame, latency, columns = frame.iloc[keep].reset_index(drop=True), np.maximum(latency[keep], LEAST_US), take(columns, keep)
+    terms = operator_terms(gpu, what, columns, model.constants)
     if part in KERNELS:
         low, high = resolve(gpu, part, None).interval
         width = np.full(len(frame), (high - low) / 2.0)
         each = 2 * (space["best"] + space["spread"]) + 1
         cost = KERNEL_SHAPE_S + each * (KERNEL_ROW_S + 25e-6 * latency)
     else:
-        width = half_widths(model, gpu, latency, columns["stack"])
+        width = half_widths(model, gpu, latency, terms.features)
         names = frame["kernel"] if "kernel" in frame else [KIND[part]] * len(frame)
         cost = np.array([cost_s(str(name), us) for name, us in zip(names, latency.tolist(), strict=True)])
-    return Candidates(part, frame, operator_terms(gpu, what, columns, model.constants), width, cost)
+    return Candidates(part, frame, terms, width, cost)
 
 
 def greedy(covariance: Floats, width: Floats, cost: Floats, allowed_s: float) -> tuple[list[int], Floats]:

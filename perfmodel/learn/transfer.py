@@ -97,9 +97,13 @@ def tree_share(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats
     if tensor_path(arch) not in known:
         return NEW_PATH_SHARE
     share = float(card.get(TREE_SHARES, {}).get(arch_group(card, arch), 1.0))
-    if features is None or "kernel" not in features:
-        return share
-    return share * np.where(_unknown(card, arch, features), NEW_PATH_SHARE, 1.0)
+    new = False if features is None else new_kernels(card, arch, features)
+    return share if new is False else share * np.where(new, NEW_PATH_SHARE, 1.0)
+
+
+def new_kernels(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) -> Any:
+    """Which rows run a kernel that none of a model's rows of the tensor path show; False where stacks bring none of their own."""
+    return _unknown(card, arch, features) if CARD_KEY in card and "kernel" in features else False
 
 
 def arch_group(card: Mapping[str, Any], arch: str) -> str:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from perfmodel.calibrate.build_operators import _better_alone
-from perfmodel.calibrate.operators import alike, choose_shares, mean_error, with_widths
+from perfmodel.calibrate.operators import (
+    NEW_ARCH_MARGIN,
+    ONE_GPU_LEAST,
+    ONE_GPU_MARGIN,
+    alike,
+    choose_shares,
+    mean_error,
+    with_widths,
+)
 from perfmodel.hw import gpu
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import operator_model
@@ -15,10 +23,11 @@ from perfmodel.learn.transfer import TREE_SHARES
 ARCHS = {"a": "sm_80", "b": "sm_90", "c": "sm_90", "d": "sm_89", "e": "sm_86", "f": "sm_90"}
 
 
-def errors(size: float, tree: float = 0.0) -> np.ndarray:
-    """Rows of (error, log latency, stack, log ratio of the tree)."""
-    signs = np.tile([1.0, -1.0], 200)
-    return np.stack([size * signs, np.log(np.tile([5e-6, 50e-6, 500e-6, 50e-6], 100)), np.ones(400), tree * signs])
+def errors(size: float, tree: float = 0.0, *, rows: int = 400, inside: bool = True, new: bool = False) -> np.ndarray:
+    """Rows of (error, log latency, stack, log ratio of the tree, inside the domain, new kernel)."""
+    signs, seconds = np.tile([1.0, -1.0], rows // 2), np.tile([5e-6, 50e-6, 500e-6, 50e-6], rows // 4)
+    same = [np.full(rows, float(value)) for value in (1.0, inside, new)]
+    return np.stack([size * signs, np.log(seconds), same[0], tree * signs, *same[1:]])
 
 
 def test_the_share_is_the_one_that_errs_least() -> None:
@@ -34,10 +43,34 @@ def test_shares_and_widths_come_from_the_others_by_whether_their_architecture_wa
     found = {"a": errors(0.30, 0.0), "b": errors(0.02, 0.1), "c": errors(0.02, 0.1), "d": errors(-0.10, 0.2), "e": errors(-0.10, 0.2)}
     model = with_widths(FittedModel("m", "spec", {}, (-1.0, 1.0)), found, ARCHS, "a")
     assert model.card[TREE_SHARES] == {"known": 1.0, "new": 0.5}
-    assert max(model.card["half_widths"]["known"]) == pytest.approx(0.02) and max(model.card["half_widths"]["new"]) < 0.02
+    assert widths(found, "a") == {"known": pytest.approx([0.02] * 3), "new": pytest.approx([0.0] * 3, abs=1e-9)}
     other = with_widths(FittedModel("m", "spec", {}, (-1.0, 1.0)), found, ARCHS, "d")
     assert min(other.card["half_widths"]["new"]) > 0.3
     assert alike(ARCHS, ARCHS, "b") and not alike(ARCHS, ARCHS, "d")
+
+
+def widths(found: dict[str, np.ndarray], left_out: str | None = None) -> dict[str, list[float]]:
+    card = with_widths(FittedModel("m", "spec", {}, (-1.0, 1.0)), found, ARCHS, left_out).card
+    return {name: each[:3] for name, each in card["half_widths"].items()}
+
+
+def test_a_gpu_counts_once_however_many_rows_it_has() -> None:
+    many, few = errors(0.05, rows=4000), errors(0.20, rows=400)
+    assert widths({"a": many, "d": few})["new"] == pytest.approx([NEW_ARCH_MARGIN * 0.20] * 3)  # half of the GPUs err by 0.20
+    assert widths({"a": many, "d": errors(0.05), "e": errors(0.05), "f": errors(0.05), "b": errors(0.05), "c": few})["known"][0] < 0.21
+
+
+def test_rows_of_new_kernels_and_rows_outside_the_domain_do_not_speak_for_measured_ones() -> None:
+    measured, fresh, outside = errors(0.02), errors(0.30, new=True), errors(0.90, inside=False)
+    found = {"b": np.concatenate([measured, fresh, outside], axis=1), "c": np.concatenate([measured, fresh], axis=1)}
+    assert widths(found) == {"known": pytest.approx([0.02] * 3), "new": pytest.approx([NEW_ARCH_MARGIN * 0.30] * 3)}
+    only_new = widths({"b": fresh, "c": fresh, "a": errors(0.30)})
+    assert only_new["known"] == only_new["new"] == pytest.approx([NEW_ARCH_MARGIN * 0.30] * 3)  # nothing says that they are better
+
+
+def test_one_gpu_of_an_architecture_is_believed_less_than_two() -> None:
+    alone = widths({"b": errors(0.02), "c": errors(0.02), "a": errors(0.30)}, "c")
+    assert alone["known"] == pytest.approx([max(ONE_GPU_MARGIN * 0.02, ONE_GPU_LEAST * alone["new"][0])] * 3, abs=1e-4)
 
 
 def test_an_architecture_alone_answers_only_where_other_gpus_say_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.learn import operators
 from perfmodel.learn.calibration import Calibration
-from perfmodel.learn.model import TREE_DIGEST
+from perfmodel.learn.model import TREE_DIGEST, FittedModel
 from perfmodel.predict_operators import predict_frame
 
 
@@ -127,3 +128,36 @@ def test_a_saved_calibration_outlives_the_shipped_ones_that_it_was_fitted_beside
     card = {**stored.models["gemm"].card, kriging.CARD_KEY: unnamed}
     with pytest.raises(InputError, match="make it again from its rows"):
         predict_frame("gemm", rows, "h200_sxm", calibration=Calibration("h200_sxm", {"gemm": replace(stored.models["gemm"], card=card)}))
+
+
+def by_shape(scatter: float, shapes: int, each: int = 12) -> pd.DataFrame:
+    """Rows of few shapes (n, k), each slower or faster than predicted as a whole."""
+    rng = np.random.default_rng(4)
+    sides = rng.permutation([(n, k) for n in (1024, 2048, 4096, 8192) for k in (1024, 2048, 4096, 8192)])[:shapes]
+    frame = pd.DataFrame([(2**i, n, k) for n, k in sides.tolist() for i in range(each)], columns=["m", "n", "k"]).assign(stack="vllm")
+    truth = predict_frame("gemm", frame, "h200_sxm", calibration=None)["latency_us"]
+    return frame.assign(latency_us=truth * np.exp(np.repeat(scatter * rng.standard_normal(shapes), each)))
+
+
+def halves(model: FittedModel, frame: pd.DataFrame) -> np.ndarray:
+    answer = predict_frame("gemm", frame, "h200_sxm", calibration=Calibration("h200_sxm", {"gemm": model}))
+    return np.log(answer["high_us"] / answer["latency_us"]).to_numpy()
+
+
+def test_widths_are_for_shapes_that_no_row_shows_however_few_those_of_the_table_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = by_shape(0.3, 16)
+    whole = fit_table("gemm", gpu("h200_sxm"), by_shape(0.3, 6), prior=None)["gemm"]
+    assert whole.card["correction"]["interpolation"] > 0
+    monkeypatch.setattr(importlib.import_module("perfmodel.calibrate.table"), "_whole_shapes", lambda rows: [])
+    rows = fit_table("gemm", gpu("h200_sxm"), by_shape(0.3, 6), prior=None)["gemm"]
+    assert rows.card["held_out_error"] == whole.card["held_out_error"]  # the way is chosen as before
+    assert np.median(halves(whole, fresh)) > 1.25 * np.median(halves(rows, fresh))
+    same = fit_table("gemm", gpu("h200_sxm"), by_shape(0.0, 6), prior=None)["gemm"]
+    assert np.median(halves(same, by_shape(0.0, 16))) < 0.05
+
+
+def test_an_interval_is_wider_far_from_the_rows_of_a_table() -> None:
+    model = fit_table("gemm", gpu("h200_sxm"), table(1.3, 120, 0.1), prior=None)["gemm"]
+    near = table(1.3, 120)
+    far = near.assign(n=near["n"] * 32, k=near["k"] + 8, stack="sglang")
+    assert np.median(halves(model, far)) > 1.2 * np.median(halves(model, near))

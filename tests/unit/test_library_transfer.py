@@ -101,6 +101,38 @@ def test_what_one_stack_says_counts_more_for_another_the_less_they_are_apart() -
     assert kriging.log_ratio(near, other).mean() > kriging.log_ratio(own, other).mean() + 0.05
 
 
+def spread_rows(count: int) -> kriging.Place:
+    rng = np.random.default_rng(3)
+    columns = {"m": 2.0 ** rng.uniform(0, 12, count), "stack": rng.integers(1, 3, count) * 1.0, "dtype": np.zeros(count)}
+    leaves = rng.integers(0, 9, (count, 12)).astype(np.uint16)
+    return kriging.place(columns, np.log(columns["m"]), {}, rng.normal(0.0, 0.3, (count, 1)), leaves)
+
+
+@pytest.mark.parametrize("apart", kriging.APARTS)
+def test_the_spread_is_that_of_the_gaussian_process(apart: float) -> None:
+    where = spread_rows(70)
+    known, asked = where.take(slice(0, 60)), where.take(slice(60, 70))
+    between, within = (kriging.covariance(part, known, apart, leaves=False) for part in (asked, known))
+    own = np.diag(kriging.covariance(asked, asked, apart, leaves=False))
+    left = own - np.diag(between @ np.linalg.solve(within + kriging.NOISE * np.eye(60), between.T))
+    found = kriging.spread(known, asked, apart)
+    np.testing.assert_allclose(found, np.sqrt(left + kriging.NOISE), rtol=1e-6)
+    entry = {**kriging.fit(known, np.zeros(60), apart=apart), kriging.SPREAD: 0.25}
+    np.testing.assert_allclose(kriging.interpolated(entry, asked)[1], found / 0.25, rtol=1e-3)
+    assert kriging.interpolated({**entry, kriging.SPREAD: 0.0}, asked)[1].tolist() == [1.0] * 10
+    for damage in (-1.0, float("nan"), "x", None):
+        with pytest.raises(InputError, match="damaged"):
+            kriging.interpolated({**entry, kriging.SPREAD: damage}, asked)
+
+
+def test_the_spread_is_wider_far_from_the_rows_and_no_less_by_some_of_many_rows() -> None:
+    where = spread_rows(400)
+    near = kriging.spread(where, where)
+    far = kriging.spread(where, replace(where, near=where.near + 40.0))
+    assert far.min() > near.max() and near.min() >= math.sqrt(kriging.NOISE)
+    assert np.median(kriging.spread(where.take(slice(0, 20)), where)) > np.median(near)
+
+
 def test_rows_beside_an_entry_come_back_and_damaged_ones_are_refused() -> None:
     columns = {"m": np.array([1.0, 2.0, 2.0**31]), "stack": np.ones(3), "dtype": np.zeros(3)}
     plain = kriging.fit(kriging.place(columns, np.log(columns["m"]), {}), np.zeros(3))

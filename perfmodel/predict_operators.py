@@ -144,18 +144,21 @@ class Part:
 
 def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike) -> Iterator[Part]:
     """The parts of a table of one kind."""
-    stack = columns["stack"].astype(np.intp)
-    unnamed = (stack == ANY_STACK) & (columns["kernel"] == 0) & (kind in BY_STACK)
     for what, piece in parts(kind, columns):
         model = operator_model(gpu, what, calibration)
-        group = _strangers(tuple(model.card.get(STACKS_KEY, STACKS)))[stack[piece]] + 2 * unnamed[piece]
-        shares = 1.0, float(model.card.get(OTHER_STACKS_KEY, 0.0))
-        if len(group) and (group == group[0]).all():
-            yield Part(what, piece, model, shares[group[0] % 2], bool(group[0] > 1))
+        stack = columns["stack"][piece].astype(np.intp)
+        if STACKS_KEY not in model.card and kind not in BY_STACK:
+            if len(stack):
+                yield Part(what, piece, model, 1.0, unnamed=False)
             continue
-        at = np.arange(len(stack))[piece]
-        for code in np.unique(group).tolist():
-            yield Part(what, at[group == code], model, shares[code % 2], code > 1)
+        group = _strangers(tuple(model.card.get(STACKS_KEY, STACKS)))[stack]
+        if kind in BY_STACK:
+            group = group + 2 * ((stack == ANY_STACK) & (columns["kernel"][piece] == 0))
+        shares = 1.0, float(model.card.get(OTHER_STACKS_KEY, 0.0))
+        found = np.flatnonzero(np.bincount(group)).tolist()
+        for code in found:
+            rows = piece if len(found) == 1 else np.arange(len(columns["stack"]))[piece][group == code]
+            yield Part(what, rows, model, shares[code % 2], unnamed=code > 1)
 
 
 @functools.lru_cache(maxsize=64)

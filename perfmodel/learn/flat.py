@@ -34,13 +34,16 @@ class Flat:
     depth: int
 
     def ends(self, rows: Rows) -> Nodes:
-        """The leaves in which rows end, shape (trees, rows). No feature may be NaN."""
-        passed = (rows.take(self.feature, axis=1) >= self.threshold).ravel().astype(np.intp)
-        first = np.arange(len(rows)) * len(self.feature)
-        node = np.repeat(np.arange(self.trees), len(rows)).reshape(self.trees, len(rows))
+        """The leaves in which rows end, shape (trees, rows), or (trees,) of one row of shape (features,). No feature may be NaN."""
+        passed = (rows.take(self.feature, axis=-1) >= self.threshold).ravel().astype(np.intp)
+        node = np.arange(self.trees)
+        if several := rows.ndim > 1:
+            first = np.arange(len(rows)) * len(self.feature)
+            node = node.repeat(len(rows)).reshape(self.trees, len(rows))
         for _ in range(self.depth):
             test = self.test.take(node)
-            test += first
+            if several:
+                test += first
             node = self.left.take(node)
             node += passed.take(test)
         return node

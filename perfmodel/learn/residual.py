@@ -74,7 +74,7 @@ class Residual:
 
     def log_ratio_of_one(self, features: Mapping[str, Floats]) -> float:
         """The same for one row, summed in double precision. Features must not be NaN."""
-        row = np.array([[feature(features, name).item() for name in self.names]], dtype=np.float32)
+        row = np.array([feature(features, name).item() for name in self.names], dtype=np.float32)
         return float(self.flat.values(row).sum(dtype=np.float64))
 
     def leaves(self, features: Mapping[str, Floats], length: int) -> npt.NDArray[np.uint16]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from perfmodel.errors import InputError
 
 _PACKAGE = Path(__file__).resolve().parent
+FRESH_S = 1.0
+"""Shipped files are looked at no more often: what another process changes in them is seen that much later, a user's own files at once."""
+_LOOKS: dict[str, tuple[float, os.stat_result | None]] = {}  # path -> (until when it holds, what was there)
 _WHERE = ("PERFMODEL_HOME", "XDG_DATA_HOME", "HOME", "LOCALAPPDATA")  # what the user's data folder depends on
 
 
@@ -20,6 +25,32 @@ def shipped(kind: str) -> Path:
     if (_PACKAGE.parent / "pyproject.toml").is_file() and checkout.is_dir():
         return checkout
     return _PACKAGE / "_data" / kind
+
+
+@functools.cache
+def _shipped_paths() -> tuple[str, ...]:
+    return tuple(os.path.join(shipped(kind), "") for kind in ("hwdb", "calibration"))
+
+
+def look(path: str | Path) -> os.stat_result:
+    """os.stat, of shipped files and folders at most FRESH_S old."""
+    text, now = os.fspath(path), time.monotonic()
+    until, state = _LOOKS.get(text, (0.0, None))
+    if until <= now:
+        try:
+            state = os.stat(text)
+        except FileNotFoundError:
+            state = None
+        if os.path.join(text, "").startswith(_shipped_paths()):
+            _LOOKS[text] = now + FRESH_S, state
+    if state is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
+    return state
+
+
+def forget(path: Path) -> None:
+    """Look at a file again when it is asked for next: this process has changed it."""
+    _LOOKS.pop(os.fspath(path), None)
 
 
 def user_folder() -> Path:
@@ -71,7 +102,7 @@ def stamped(paths: Iterable[Path]) -> tuple[tuple[Path, int], ...]:
     found = []
     for path in paths:
         try:
-            state = os.stat(path)
+            state = look(path)
         except OSError:
             continue
         if stat.S_ISDIR(state.st_mode):

@@ -50,8 +50,8 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
         return dataclasses.replace(answer, explainer=functools.partial(_explain_collective, op, gpu, stack, calibration))
     columns = read_operator(kind, op, stack)
     part = next(_answering(gpu, kind, columns, calibration))
-    what, found = part.what, _answer(gpu, part, columns, calibration)
-    terms = {name: float(value[0]) * US_PER_S for name, value in found.terms.seconds.items()}
+    what, found = part.what, _answer(gpu, part, columns)
+    terms = {name: value.item() * US_PER_S for name, value in found.terms.seconds.items()}
     return Prediction(
         latency_us=float(found.latency_us[0]),
         low_us=float(found.low_us[0]),
@@ -120,7 +120,7 @@ def predict_frame(
             asked = take(own, part.rows)
             size = len(asked["dtype"])
             for start in range(0, size, CHUNK):
-                found = _answer(spec, part, take(asked, slice(start, start + CHUNK)), calibration)
+                found = _answer(spec, part, take(asked, slice(start, start + CHUNK)))
                 at = _positions(rows, part.rows, start, min(start + CHUNK, size))
                 _store(found, at, numbers, bound, tier, inside)
     columns_of = {**numbers, "bound": bound.column(), "tier": tier.column(), "in_domain": inside}
@@ -145,20 +145,22 @@ class Part:
 def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike) -> Iterator[Part]:
     """The parts of a table of one kind."""
     for what, piece in parts(kind, columns):
-        model = operator_model(gpu, what, calibration)
-        stack = columns["stack"][piece].astype(np.intp)
-        if STACKS_KEY not in model.card and kind not in BY_STACK:
-            if len(stack):
-                yield Part(what, piece, model, 1.0, unnamed=False)
-            continue
-        group = _strangers(tuple(model.card.get(STACKS_KEY, STACKS)))[stack]
-        if kind in BY_STACK:
-            group = group + 2 * ((stack == ANY_STACK) & (columns["kernel"][piece] == 0))
-        shares = 1.0, float(model.card.get(OTHER_STACKS_KEY, 0.0))
-        found = np.flatnonzero(np.bincount(group)).tolist()
-        for code in found:
-            rows = piece if len(found) == 1 else np.arange(len(columns["stack"]))[piece][group == code]
-            yield Part(what, rows, model, shares[code % 2], unnamed=code > 1)
+        yield from _parts_of(what, columns, piece, operator_model(gpu, what, calibration))
+
+
+def _parts_of(what: str, columns: Mapping[str, npt.NDArray[np.float64]], piece: Any, model: FittedModel) -> Iterator[Part]:
+    """The parts of those rows of a table that one law answers."""
+    stack, own_kernels = columns["stack"][piece].astype(np.intp), MODELS[what].kind in BY_STACK
+    group = np.zeros_like(stack)
+    if STACKS_KEY in model.card:
+        group += _strangers(tuple(model.card[STACKS_KEY]))[stack]
+    if own_kernels:
+        group += 2 * ((stack == ANY_STACK) & (columns["kernel"][piece] == 0))
+    shares = 1.0, float(model.card.get(OTHER_STACKS_KEY, 0.0))
+    found = np.flatnonzero(np.bincount(group)).tolist()
+    for code in found:
+        rows = piece if len(found) == 1 else np.arange(len(columns["stack"]))[piece][group == code]
+        yield Part(what, rows, model, shares[code % 2], unnamed=code > 1)
 
 
 @functools.lru_cache(maxsize=64)
@@ -169,11 +171,11 @@ def _strangers(known: tuple[str, ...]) -> npt.NDArray[np.intp]:
     return found
 
 
-def _answer(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike) -> OperatorPredictions:
+def _answer(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]]) -> OperatorPredictions:
     """The answer to a part of a table, or to a chunk of it."""
     everything = universal_model(part.what) if part.unnamed else None
     stacks = measured_stacks(everything.card, gpu.arch) if everything is not None else []
-    return _any_stack(gpu, part, columns, stacks, calibration) if stacks else _predicted(gpu, part, columns)
+    return _any_stack(gpu, part, columns, stacks) if stacks else _predicted(gpu, part, columns)
 
 
 def _predicted(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]]) -> OperatorPredictions:
@@ -188,34 +190,31 @@ def _predicted(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
     return dataclasses.replace(own, latency_us=base.latency_us * moved, low_us=base.low_us * moved, high_us=base.high_us * moved)
 
 
-def _any_stack(
-    gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]], stacks: Sequence[int], calibration: CalibrationLike
-) -> OperatorPredictions:
+def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]], stacks: Sequence[int]) -> OperatorPredictions:
     """Rows that name neither stack nor kernel, answered from `stacks`, the ones measured on this tensor path.
 
     What such a row's time consists of is told of the stack whose answer is nearest to the one given; tier and domain are those of the
     model that would answer alone.
     """
-    model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
     length = len(columns["stack"])
-    asked = {name: np.tile(values, len(stacks)) for name, values in columns.items()}
+    asked = {name: np.concatenate([values] * len(stacks)) for name, values in columns.items()}
     asked["stack"] = np.repeat(np.array(stacks, dtype=np.float64), length)
     latency, half, law = np.empty((3, len(stacks) * length))
-    inside = np.empty(len(law), dtype=bool)
     seconds: dict[str, npt.NDArray[np.float64]] = {}
-    for one in _answering(gpu, MODELS[part.what].kind, asked, calibration):
+    for one in _parts_of(part.what, asked, slice(None), part.model):
         own = take(asked, one.rows)
         answer = _predicted(gpu, one, own)
         latency[one.rows], law[one.rows] = answer.latency_us, answer.terms.latency_s
         half[one.rows] = np.log(answer.high_us / answer.latency_us)
-        inside[one.rows] = in_domain(model, answer.terms, own)
         for name, values in answer.terms.seconds.items():
             seconds.setdefault(name, np.empty(len(law)))[one.rows] = values
+    model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
+    inside = in_domain(model, answer.terms, own)[:length]  # by sizes and types: the same for every stack
     latency, half = (value.reshape(len(stacks), length) for value in (latency, half))
     latency_us, low_us, high_us = between(latency, half)
     nearest = np.abs(np.log(latency / latency_us)).argmin(axis=0) * length + np.arange(length)
     terms = OperatorTerms(law[nearest], {name: values[nearest] for name, values in seconds.items()}, {})
-    return OperatorPredictions(latency_us, low_us, high_us, terms, model, inside[:length])
+    return OperatorPredictions(latency_us, low_us, high_us, terms, model, inside)
 
 
 class Labels:

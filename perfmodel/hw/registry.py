@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from functools import lru_cache
 from pathlib import Path
 
-from perfmodel._resources import stamped_layers
+from perfmodel._resources import look, stamped_layers
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw.schema import Sheet, build, read_sheet
 from perfmodel.hw.spec import GpuSpec
@@ -130,7 +129,7 @@ def normalise(name: str) -> str:
 
 def _stamp(path: Path) -> Stamp:
     try:
-        state = os.stat(path)
+        state = look(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): make it readable or delete it") from error
     return state.st_mtime_ns, state.st_size
@@ -139,7 +138,7 @@ def _stamp(path: Path) -> Stamp:
 def _state(path: Path) -> Stamp | None:
     """Stamp of a plain file; None where there is none."""
     try:
-        state = os.stat(path)
+        state = look(path)
     except OSError:
         return None
     return (state.st_mtime_ns, state.st_size) if stat.S_ISREG(state.st_mode) else None

@@ -36,7 +36,7 @@ class Flat:
     def ends(self, rows: Rows) -> Nodes:
         """The leaves in which rows end, shape (trees, rows), or (trees,) of one row of shape (features,). No feature may be NaN."""
         passed = (rows.take(self.feature, axis=-1) >= self.threshold).ravel().astype(np.intp)
-        node = np.arange(self.trees)
+        node: Nodes = np.arange(self.trees)
         if several := rows.ndim > 1:
             first = np.arange(len(rows)) * len(self.feature)
             node = node.repeat(len(rows)).reshape(self.trees, len(rows))

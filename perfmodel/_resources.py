@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import stat
@@ -16,7 +15,8 @@ _PACKAGE = Path(__file__).resolve().parent
 FRESH_S = 1.0
 """Shipped files are looked at no more often: what another process changes in them is seen that much later, a user's own files at once."""
 _LOOKS: dict[str, tuple[float, os.stat_result | None]] = {}  # path -> (until when it holds, what was there)
-_WHERE = ("PERFMODEL_HOME", "XDG_DATA_HOME", "HOME", "LOCALAPPDATA")  # what the user's data folder depends on
+_WHERE = ("PERFMODEL_HOME", *(("LOCALAPPDATA",) if os.name == "nt" else ("XDG_DATA_HOME", "HOME")))
+"""What the user's data folder depends on."""
 
 
 def shipped(kind: str) -> Path:
@@ -29,22 +29,21 @@ def shipped(kind: str) -> Path:
 
 @functools.cache
 def _shipped_paths() -> tuple[str, ...]:
-    return tuple(os.path.join(shipped(kind), "") for kind in ("hwdb", "calibration"))
+    return tuple(f"{shipped(kind)}{os.sep}" for kind in ("hwdb", "calibration"))
 
 
-def look(path: str | Path) -> os.stat_result:
-    """os.stat, of shipped files and folders at most FRESH_S old."""
+def look(path: str | Path) -> os.stat_result | None:
+    """os.stat, None where there is nothing; of shipped files and folders at most FRESH_S old."""
     text, now = os.fspath(path), time.monotonic()
     until, state = _LOOKS.get(text, (0.0, None))
-    if until <= now:
-        try:
-            state = os.stat(text)
-        except FileNotFoundError:
-            state = None
-        if os.path.join(text, "").startswith(_shipped_paths()):
-            _LOOKS[text] = now + FRESH_S, state
-    if state is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
+    if now < until:
+        return state
+    try:
+        state = os.stat(text)
+    except FileNotFoundError:
+        state = None
+    if f"{text}{os.sep}".startswith(_shipped_paths()):
+        _LOOKS[text] = now + FRESH_S, state
     return state
 
 
@@ -105,6 +104,6 @@ def stamped(paths: Iterable[Path]) -> tuple[tuple[Path, int], ...]:
             state = look(path)
         except OSError:
             continue
-        if stat.S_ISDIR(state.st_mode):
+        if state is not None and stat.S_ISDIR(state.st_mode):
             found.append((path, state.st_mtime_ns))
     return tuple(found)

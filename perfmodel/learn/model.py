@@ -127,12 +127,11 @@ def find_model(owner: str, what: str) -> FittedModel | None:
     """
     for card in _candidates(owner, what, tuple(os.environ.get(name) for name in _ENVIRONMENT)):
         try:
-            stamp = look(card).st_mtime_ns
-        except FileNotFoundError:
-            continue
+            state = look(card)
         except OSError as error:
             raise InputError(f"cannot read the model card {card}: {error.strerror}") from None
-        return _read(card, stamp)
+        if state is not None:
+            return _read(card, state.st_mtime_ns)
     return None
 
 

@@ -150,7 +150,12 @@ def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.flo
 
 def _parts_of(what: str, columns: Mapping[str, npt.NDArray[np.float64]], piece: Any, model: FittedModel) -> Iterator[Part]:
     """The parts of those rows of a table that one law answers."""
-    stack, own_kernels = columns["stack"][piece].astype(np.intp), MODELS[what].kind in BY_STACK
+    own_kernels = MODELS[what].kind in BY_STACK
+    if STACKS_KEY not in model.card and not own_kernels:
+        if len(columns["stack"][piece]):
+            yield Part(what, piece, model, 1.0, unnamed=False)
+        return
+    stack = columns["stack"][piece].astype(np.intp)
     group = np.zeros_like(stack)
     if STACKS_KEY in model.card:
         group += _strangers(tuple(model.card[STACKS_KEY]))[stack]

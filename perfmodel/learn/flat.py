@@ -19,14 +19,13 @@ BLOCK = 64  # rows at a time: their nodes stay in cache
 class Flat:
     """Nodes of all trees in one array, level by level: first the roots, siblings side by side, leaves point at themselves.
 
-    features: how many a row has; feature, threshold: the different tests of the nodes (a row goes right where its feature is no less);
-    `test`: which one a node asks, the last, which no row passes, in leaves; number: place of a node in its own tree.
+    features: how many a row has; feature, threshold: a row goes right where its feature is no less, which no row is in leaves;
+    number: place of a node in its own tree.
     """
 
     features: int
     feature: Nodes
     threshold: npt.NDArray[np.float32]
-    test: Nodes
     left: Nodes
     value: npt.NDArray[np.float32]
     number: npt.NDArray[np.uint16]
@@ -35,17 +34,15 @@ class Flat:
 
     def ends(self, rows: Rows) -> Nodes:
         """The leaves in which rows end, shape (trees, rows), or (trees,) of one row of shape (features,). No feature may be NaN."""
-        passed = (rows.take(self.feature, axis=-1) >= self.threshold).ravel().astype(np.intp)
         node: Nodes = np.arange(self.trees)
         if several := rows.ndim > 1:
-            first = np.arange(len(rows)) * len(self.feature)
+            first = np.arange(len(rows)) * self.features
             node = node.repeat(len(rows)).reshape(self.trees, len(rows))
         for _ in range(self.depth):
-            test = self.test.take(node)
+            at = self.feature.take(node)
             if several:
-                test += first
-            node = self.left.take(node)
-            node += passed.take(test)
+                at += first
+            node = self.left.take(node) + (rows.take(at) >= self.threshold.take(node))
         return node
 
     def values(self, rows: Rows) -> npt.NDArray[np.float32]:
@@ -90,15 +87,10 @@ def flatten(stored: Mapping[str, Any]) -> Flat:
     place = np.empty(len(split), dtype=np.intp)
     place[order] = np.arange(len(order))
     leaf = go_left[order] < 0
-    inner = order[~leaf]
-    tests, which = np.unique((split[inner] << 32) + condition[inner].view(np.uint32), return_inverse=True)
-    test = np.full(len(order), len(tests), dtype=np.intp)
-    test[~leaf] = which
     return Flat(
         features=int(size["num_feature"]),
-        feature=np.append(tests >> 32, 0),
-        threshold=np.append((tests & 0xFFFFFFFF).astype(np.uint32).view(np.float32), np.float32(np.nan)),
-        test=test,
+        feature=np.where(leaf, 0, split[order]),
+        threshold=np.where(leaf, np.float32(np.nan), condition[order]),
         left=np.where(leaf, np.arange(len(order)), place[np.where(leaf, order, go_left[order] + owner[order])]),
         value=np.where(leaf, condition[order], np.float32(0)),
         number=(order - owner[order]).astype(np.uint16),

@@ -26,7 +26,7 @@ def rows_near_tests(model: Residual, count: int) -> Any:
     draw = np.random.default_rng(0)
     rows = np.empty((count, len(model.names)), dtype=np.float32)
     for i in range(rows.shape[1]):
-        thresholds = model.flat.threshold[:-1][model.flat.feature[:-1] == i]
+        thresholds = model.flat.threshold[(model.flat.feature == i) & ~np.isnan(model.flat.threshold)]
         rows[:, i] = draw.choice(thresholds, count) if len(thresholds) else 0.0
     return rows + np.where(draw.random(rows.shape) < 0.5, draw.normal(size=rows.shape), 0.0).astype(np.float32)
 

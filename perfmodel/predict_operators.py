@@ -51,7 +51,7 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     columns = read_operator(kind, op, stack)
     part = next(_answering(gpu, kind, columns, calibration))
     what, found = part.what, _answer(gpu, part, columns)
-    terms = {name: value.item() * US_PER_S for name, value in found.terms.seconds.items()}
+    terms = {name: float(value[0]) * US_PER_S for name, value in found.terms.seconds.items()}
     return Prediction(
         latency_us=float(found.latency_us[0]),
         low_us=float(found.low_us[0]),

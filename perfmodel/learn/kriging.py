@@ -81,7 +81,7 @@ def place(
     if "skew" in columns:
         near.append(2.0 * columns["skew"])
     near.append(1.5 * log_law)
-    near += [np.clip(np.atleast_1d(features[name]), -FURTHEST, FURTHEST) for name in TERMS if name in features]
+    near += [np.clip(features[name], -FURTHEST, FURTHEST) for name in TERMS if name in features]
     names = np.stack([columns[name] for name in NAMES if name in columns], axis=1)
     empty = np.zeros((len(names), 0))
     kin = empty if kin is None else np.clip(kin, -FURTHEST_KIN, FURTHEST_KIN)

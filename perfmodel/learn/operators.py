@@ -82,14 +82,22 @@ def _constants(law: str, overrides: tuple[tuple[str, float], ...]) -> dict[str, 
 
 
 def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
-    """The law of `what` over columns, with a model's constants on top of the spec-tier ones; of one row all but the latency are numbers."""
+    """The law of `what` over columns, with a model's constants on top of the spec-tier ones."""
     model = MODELS[what]
     values = _constants(model.law, tuple(sorted(constants.items())))
     with np.errstate(divide="ignore"):
         if not model.numbers or len(columns["dtype"]) != 1:
             return model.terms(gpu, columns, values)
-        found = model.terms(gpu, {name: column[0] for name, column in columns.items()}, values)
-    return replace(found, latency_s=np.array([found.latency_s]))
+        return _row(model.terms(gpu, {name: column[0] for name, column in columns.items()}, values))
+
+
+def _row(terms: OperatorTerms) -> OperatorTerms:
+    """Terms of single numbers as columns of length 1."""
+    cells = [terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()]
+    columns = list(np.array(list(map(float, cells)))[:, None])
+    split = 2 + len(terms.seconds)
+    seconds, features = zip(terms.seconds, columns[2:split], strict=True), zip(terms.features, columns[split:], strict=True)
+    return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1])
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
@@ -232,14 +240,17 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
 
 def in_domain(model: FittedModel, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
     """Whether each row lies within the sizes and element types that a model was fitted to."""
-    inside: npt.NDArray[np.bool_] = np.ones(len(terms.latency_s), dtype=bool)
+    length = len(terms.latency_s)
+    at: Any = 0 if length == 1 else slice(None)  # numbers cost a tenth of arrays of one
+    inside: Any = True
     for name, (low, high) in model.envelope.items():
-        values = feature(terms.features, name)
-        inside &= (values >= low - 0.5) & (values <= high + 0.5)
+        values = feature(terms.features, name)[at]
+        inside = inside & (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:
-        inside &= _known_dtypes(tuple(measured))[columns["dtype"].astype(np.intp)]
-    return inside
+        inside = inside & _known_dtypes(tuple(measured))[columns["dtype"].astype(np.intp)]
+    whole: npt.NDArray[np.bool_] = np.ones(length, dtype=bool) & inside
+    return whole
 
 
 @functools.lru_cache(maxsize=64)

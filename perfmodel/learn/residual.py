@@ -44,7 +44,7 @@ def load_xgboost() -> ModuleType:
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """A fitted tree and the names of its features, in order. `model`: xgboost's booster, or one as UBJSON, which it reads when it must."""
+    """A fitted tree and the names of its features, in order. `model`: xgboost's booster, or one as it is stored, read when it must be."""
 
     names: tuple[str, ...]
     model: Any
@@ -54,14 +54,14 @@ class Residual:
         """xgboost's own object."""
         if not isinstance(self.model, bytes):
             return self.model
-        booster = load_xgboost().Booster(model_file=bytearray(self.model))
+        booster = load_xgboost().Booster(model_file=bytearray(gzip.decompress(self.model)))
         booster.set_param({"nthread": 1})
         return booster
 
     @functools.cached_property
     def flat(self) -> Flat:
         """The same trees for numpy."""
-        stored = self.model if isinstance(self.model, bytes) else bytes(self.model.save_raw("ubj"))
+        stored = gzip.decompress(self.model) if isinstance(self.model, bytes) else bytes(self.model.save_raw("ubj"))
         return flatten(read_ubjson(stored))
 
     def log_ratio(self, features: Mapping[str, Floats], length: int) -> Floats:
@@ -159,7 +159,7 @@ def load_residual(path: Path, names: Sequence[str], sha256: str | None = None) -
         stored = path.read_bytes()
         if sha256 is not None and hashlib.sha256(stored).hexdigest() != sha256:
             raise InputError(f"the model {path} is not the one its card describes (tree_sha256): fit it again or reinstall perfmodel")
-        found = Residual(tuple(names), gzip.decompress(stored))
+        found = Residual(tuple(names), stored)
         flat = found.flat
     except InputError:
         raise

@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from perfmodel.errors import InputError
 
 _PACKAGE = Path(__file__).resolve().parent
-_WHERE = ("PERFMODEL_HOME", "XDG_DATA_HOME", "HOME", "LOCALAPPDATA")  # what the user's data folder depends on
+FRESH_S = 1.0
+"""Shipped files are looked at no more often: what another process changes in them is seen that much later, a user's own files at once."""
+_LOOKS: dict[str, tuple[float, os.stat_result | None]] = {}  # path -> (until when it holds, what was there)
+_WHERE = ("PERFMODEL_HOME", *(("LOCALAPPDATA",) if os.name == "nt" else ("XDG_DATA_HOME", "HOME")))
+"""What the user's data folder depends on."""
 
 
 def shipped(kind: str) -> Path:
@@ -20,6 +25,31 @@ def shipped(kind: str) -> Path:
     if (_PACKAGE.parent / "pyproject.toml").is_file() and checkout.is_dir():
         return checkout
     return _PACKAGE / "_data" / kind
+
+
+@functools.cache
+def _shipped_paths() -> tuple[str, ...]:
+    return tuple(f"{shipped(kind)}{os.sep}" for kind in ("hwdb", "calibration"))
+
+
+def look(path: str | Path) -> os.stat_result | None:
+    """os.stat, None where there is nothing; of shipped files and folders at most FRESH_S old."""
+    text, now = os.fspath(path), time.monotonic()
+    until, state = _LOOKS.get(text, (0.0, None))
+    if now < until:
+        return state
+    try:
+        state = os.stat(text)
+    except FileNotFoundError:
+        state = None
+    if f"{text}{os.sep}".startswith(_shipped_paths()):
+        _LOOKS[text] = now + FRESH_S, state
+    return state
+
+
+def forget(path: Path) -> None:
+    """Look at a file again when it is asked for next: this process has changed it."""
+    _LOOKS.pop(os.fspath(path), None)
 
 
 def user_folder() -> Path:
@@ -71,9 +101,9 @@ def stamped(paths: Iterable[Path]) -> tuple[tuple[Path, int], ...]:
     found = []
     for path in paths:
         try:
-            state = os.stat(path)
+            state = look(path)
         except OSError:
             continue
-        if stat.S_ISDIR(state.st_mode):
+        if state is not None and stat.S_ISDIR(state.st_mode):
             found.append((path, state.st_mtime_ns))
     return tuple(found)

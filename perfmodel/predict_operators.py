@@ -17,14 +17,15 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import OperatorPredictions, operator_model, operator_terms, predict_columns, universal_model
+from perfmodel.learn.operators import OperatorPredictions, in_domain, operator_model, operator_terms, predict_columns, universal_model
 from perfmodel.learn.transfer import measured_stacks
 from perfmodel.library import collective_rows
 from perfmodel.library.collective import LAW
 from perfmodel.library.columns import factorized, read_frame, read_operator, take
-from perfmodel.library.names import ANY_STACK, stack_code
+from perfmodel.library.names import ANY_STACK, STACKS, stack_code
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.library.registry import MODELS, parts
+from perfmodel.library.terms import OperatorTerms
 from perfmodel.ops.check import table
 from perfmodel.predict_collective import collective_model, predict_collective, predict_rows
 from perfmodel.predict_stacks import BY_STACK, between
@@ -48,8 +49,8 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
         answer = predict_collective(op, gpu, stack, calibration)
         return dataclasses.replace(answer, explainer=functools.partial(_explain_collective, op, gpu, stack, calibration))
     columns = read_operator(kind, op, stack)
-    what, _, model, share = next(_answering(gpu, kind, columns, calibration))
-    found = _any_stack(gpu, what, columns, _predicted(gpu, what, columns, model, share), calibration)
+    part = next(_answering(gpu, kind, columns, calibration))
+    what, found = part.what, _answer(gpu, part, columns)
     terms = {name: float(value[0]) * US_PER_S for name, value in found.terms.seconds.items()}
     return Prediction(
         latency_us=float(found.latency_us[0]),
@@ -61,7 +62,7 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
         in_domain=bool(found.in_domain[0]),
         model_id=found.model.model_id,
         detail={"law_us": float(found.terms.latency_s[0]) * US_PER_S, "stack": stack or "any"},
-        explainer=functools.partial(_explain, op, gpu, what, columns, model),
+        explainer=functools.partial(_explain, op, gpu, what, columns, part.model),
     )
 
 
@@ -115,91 +116,110 @@ def predict_frame(
             inside[at] = answer.in_domain
             continue
         own = take(columns, rows) if rows is not None else columns
-        for what, piece, model, share in _answering(spec, kind, own, calibration):
-            part = take(own, piece)
-            size = len(part["dtype"])
+        for part in _answering(spec, kind, own, calibration):
+            asked = take(own, part.rows)
+            size = len(asked["dtype"])
             for start in range(0, size, CHUNK):
-                chunk = take(part, slice(start, start + CHUNK))
-                found = _any_stack(spec, what, chunk, _predicted(spec, what, chunk, model, share), calibration)
-                at = _positions(rows, piece, start, min(start + CHUNK, size))
+                found = _answer(spec, part, take(asked, slice(start, start + CHUNK)))
+                at = _positions(rows, part.rows, start, min(start + CHUNK, size))
                 _store(found, at, numbers, bound, tier, inside)
     columns_of = {**numbers, "bound": bound.column(), "tier": tier.column(), "in_domain": inside}
     return pd.DataFrame(columns_of, index=frame.index)
 
 
-def _answering(
-    gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike
-) -> Iterator[tuple[str, Any, FittedModel, float]]:
-    """(what, rows, model, share) of a table: how much of a model's correction holds for rows of a stack it was not fitted to."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a table that are answered alike.
+
+    what: the law; model: the fitted one that answers; share: how much of its correction holds for them (1, but for stacks it was not
+    fitted to); unnamed: whether they name neither stack nor kernel where that decides what runs.
+    """
+
+    what: str
+    rows: Any
+    model: FittedModel
+    share: float
+    unnamed: bool
+
+
+def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike) -> Iterator[Part]:
+    """The parts of a table of one kind."""
     for what, piece in parts(kind, columns):
-        model = operator_model(gpu, what, calibration)
-        stacks = columns["stack"][piece]
-        if STACKS_KEY not in model.card:
-            if len(stacks):
-                yield what, piece, model, 1.0
-            continue
-        known = np.isin(stacks, [stack_code(name) for name in model.card[STACKS_KEY]])
-        at = np.arange(len(columns["stack"]))[piece]
-        for rows, share in ((at[known], 1.0), (at[~known], float(model.card.get(OTHER_STACKS_KEY, 0.0)))):
-            if len(rows):
-                yield what, rows, model, share
+        yield from _parts_of(what, columns, piece, operator_model(gpu, what, calibration))
 
 
-def _predicted(
-    gpu: GpuSpec, what: str, columns: Mapping[str, npt.NDArray[np.float64]], model: FittedModel, share: float
-) -> OperatorPredictions:
-    """What a model says; with a share below 1, the spec tier's answer and interval, moved by that share of the model's correction."""
-    if share >= 1.0:
-        return predict_columns(gpu, what, columns, model)
-    base = predict_columns(gpu, what, columns, operator_model(gpu, what, None))
-    if share <= 0.0:
+def _parts_of(what: str, columns: Mapping[str, npt.NDArray[np.float64]], piece: Any, model: FittedModel) -> Iterator[Part]:
+    """The parts of those rows of a table that one law answers."""
+    own_kernels = MODELS[what].kind in BY_STACK
+    if STACKS_KEY not in model.card and not own_kernels:
+        if len(columns["stack"][piece]):
+            yield Part(what, piece, model, 1.0, unnamed=False)
+        return
+    stack = columns["stack"][piece].astype(np.intp)
+    group = np.zeros_like(stack)
+    if STACKS_KEY in model.card:
+        group += _strangers(tuple(model.card[STACKS_KEY]))[stack]
+    if own_kernels:
+        group += 2 * ((stack == ANY_STACK) & (columns["kernel"][piece] == 0))
+    shares = 1.0, float(model.card.get(OTHER_STACKS_KEY, 0.0))
+    found = np.flatnonzero(np.bincount(group)).tolist()
+    for code in found:
+        rows = piece if len(found) == 1 else np.arange(len(columns["stack"]))[piece][group == code]
+        yield Part(what, rows, model, shares[code % 2], unnamed=code > 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _strangers(known: tuple[str, ...]) -> npt.NDArray[np.intp]:
+    """By code of a stack: 1 where it is none of `known`."""
+    found = np.ones(len(STACKS), dtype=np.intp)
+    found[[stack_code(name) for name in known]] = 0
+    return found
+
+
+def _answer(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]]) -> OperatorPredictions:
+    """The answer to a part of a table, or to a chunk of it."""
+    everything = universal_model(part.what) if part.unnamed else None
+    stacks = measured_stacks(everything.card, gpu.arch) if everything is not None else []
+    return _any_stack(gpu, part, columns, stacks) if stacks else _predicted(gpu, part, columns)
+
+
+def _predicted(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]]) -> OperatorPredictions:
+    """What the part's model says; with a share below 1, the spec tier's answer and interval, moved by that share of its correction."""
+    if part.share >= 1.0:
+        return predict_columns(gpu, part.what, columns, part.model)
+    base = predict_columns(gpu, part.what, columns, operator_model(gpu, part.what, None))
+    if part.share <= 0.0:
         return base
-    own = predict_columns(gpu, what, columns, model)
-    moved = (own.latency_us / base.latency_us) ** share
+    own = predict_columns(gpu, part.what, columns, part.model)
+    moved = (own.latency_us / base.latency_us) ** part.share
     return dataclasses.replace(own, latency_us=base.latency_us * moved, low_us=base.low_us * moved, high_us=base.high_us * moved)
 
 
-def _any_stack(
-    gpu: GpuSpec,
-    what: str,
-    columns: Mapping[str, npt.NDArray[np.float64]],
-    found: OperatorPredictions,
-    calibration: CalibrationLike,
-) -> OperatorPredictions:
-    """`found` with the rows that name neither stack nor kernel answered from the stacks measured on this tensor path.
+def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]], stacks: Sequence[int]) -> OperatorPredictions:
+    """Rows that name neither stack nor kernel, answered from `stacks`, the ones measured on this tensor path.
 
-    What such a row's time consists of is told of the stack whose answer is nearest to the one given.
+    What such a row's time consists of is told of the stack whose answer is nearest to the one given; tier and domain are those of the
+    model that would answer alone.
     """
-    kind = MODELS[what].kind
-    if kind not in BY_STACK:
-        return found
-    unnamed = (columns["stack"] == ANY_STACK) & (columns["kernel"] == 0)
-    everything = universal_model(what)
-    stacks = measured_stacks(everything.card, gpu.arch) if everything is not None else []
-    if not stacks or not unnamed.any():
-        return found
-    rows = np.flatnonzero(unnamed)
-    asked = {name: np.tile(values[rows], len(stacks)) for name, values in columns.items()}
-    asked["stack"] = np.repeat(np.array(stacks, dtype=np.float64), len(rows))
-    latency, half, law, *parts_s = np.empty((3 + len(found.terms.seconds), len(stacks) * len(rows)))
-    for same, at, model, share in _answering(gpu, kind, asked, calibration):
-        answer = _predicted(gpu, same, take(asked, at), model, share)
-        latency[at], half[at], law[at] = answer.latency_us, np.log(answer.high_us / answer.latency_us), answer.terms.latency_s
-        for part, name in zip(parts_s, found.terms.seconds, strict=True):
-            part[at] = answer.terms.seconds[name]
-    latency, half = (value.reshape(len(stacks), len(rows)) for value in (latency, half))
-    mixed = between(latency, half)
-    nearest = np.abs(np.log(latency / mixed[0])).argmin(axis=0) * len(rows) + np.arange(len(rows))
-
-    def put(values: npt.NDArray[np.float64], own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        changed = values.copy()
-        changed[rows] = own
-        return changed
-
-    seconds = {name: put(values, part[nearest]) for part, (name, values) in zip(parts_s, found.terms.seconds.items(), strict=True)}
-    terms = dataclasses.replace(found.terms, latency_s=put(found.terms.latency_s, law[nearest]), seconds=seconds)
-    latency_us, low_us, high_us = map(put, (found.latency_us, found.low_us, found.high_us), mixed)
-    return dataclasses.replace(found, latency_us=latency_us, low_us=low_us, high_us=high_us, terms=terms)
+    length = len(columns["stack"])
+    asked = {name: np.concatenate([values] * len(stacks)) for name, values in columns.items()}
+    asked["stack"] = np.repeat(np.array(stacks, dtype=np.float64), length)
+    latency, half, law = np.empty((3, len(stacks) * length))
+    seconds: dict[str, npt.NDArray[np.float64]] = {}
+    for one in _parts_of(part.what, asked, slice(None), part.model):
+        own = take(asked, one.rows)
+        answer = _predicted(gpu, one, own)
+        latency[one.rows], law[one.rows] = answer.latency_us, answer.terms.latency_s
+        half[one.rows] = np.log(answer.high_us / answer.latency_us)
+        for name, values in answer.terms.seconds.items():
+            seconds.setdefault(name, np.empty(len(law)))[one.rows] = values
+    model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
+    inside = in_domain(model, answer.terms, own)[:length]  # by sizes and types: the same for every stack
+    latency, half = (value.reshape(len(stacks), length) for value in (latency, half))
+    latency_us, low_us, high_us = between(latency, half)
+    nearest = np.abs(np.log(latency / latency_us)).argmin(axis=0) * length + np.arange(length)
+    terms = OperatorTerms(law[nearest], {name: values[nearest] for name, values in seconds.items()}, {})
+    return OperatorPredictions(latency_us, low_us, high_us, terms, model, inside)
 
 
 class Labels:

@@ -24,16 +24,20 @@ def between(latency_us: Floats, half: Floats) -> tuple[Floats, Floats, Floats]:
     """
     centres, half = np.log(latency_us), MARGIN * half
     scale = np.maximum(half, 1e-6) / _LOGISTIC
-    ends = np.stack([(centres - 2.0 * half).min(axis=0), (centres + 2.0 * half).max(axis=0)])
-    low, high = np.stack([ends[0], ends[0]]), np.stack([ends[1], ends[1]])
-    wanted = np.array([[(1.0 - INSIDE) / 2.0], [(1.0 + INSIDE) / 2.0]])
-    for _ in range(_STEPS):
-        middle = (low + high) / 2.0
-        below = (0.5 + 0.5 * np.tanh((middle[:, None] - centres) / scale / 2.0)).mean(axis=1)
-        low, high = np.where(below < wanted, middle, low), np.where(below < wanted, high, middle)
-    bottom, top = (low + high) / 2.0
-    return (
-        np.exp(np.median(centres, axis=0)),
-        np.exp(np.minimum(bottom, centres.min(axis=0))),
-        np.exp(np.maximum(top, centres.max(axis=0))),
-    )
+    ordered = np.sort(centres, axis=0)
+    bottom, top = (centres - 2.0 * half).min(axis=0), (centres + 2.0 * half).max(axis=0)
+    at = np.stack([bottom + top, bottom + top]) / 2.0  # where the interval's ends may be
+    step = (top - bottom) / 4.0
+    share = np.empty((2, *centres.shape))
+    wanted = np.array([[(1.0 - INSIDE) / 2.0], [(1.0 + INSIDE) / 2.0]]) * len(centres)
+    with np.errstate(over="ignore"):
+        for _ in range(_STEPS):
+            np.subtract(centres, at[:, None], out=share)
+            share /= scale
+            np.exp(share, out=share)
+            share += 1.0
+            np.divide(1.0, share, out=share)  # of each stack's distribution, below `at`
+            at += np.where(np.add.reduce(share, axis=1) < wanted, step, -step)
+            step /= 2.0
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2.0
+    return np.exp(middle), np.exp(np.minimum(at[0], ordered[0])), np.exp(np.maximum(at[1], ordered[-1]))

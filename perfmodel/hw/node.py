@@ -12,7 +12,7 @@ from typing import Any
 
 from perfmodel._resources import layers, stamped
 from perfmodel.errors import InputError, unknown_name
-from perfmodel.hw.registry import normalise
+from perfmodel.hw.registry import Stamp, normalise, stamp_of
 from perfmodel.hw.schema import UNITS
 from perfmodel.hw.spec import GpuSpec
 
@@ -88,7 +88,7 @@ def node(name: str | NodeSpec, gpu: GpuSpec | None = None) -> NodeSpec:
     if wanted == "nvswitch" and gpu is not None and gpu.nvlink_bytes_per_s > 0:
         return _default(gpu, files)  # what a measurement reports: the path, not which machine
     for path in files.values():
-        spec = _load(path, path.stat().st_mtime_ns)
+        spec = _load(path, stamp_of(path))
         if wanted in {normalise(n) for n in (spec.name, *spec.aliases)}:
             return spec
     raise unknown_name("topology", name, [AUTO, *files])
@@ -96,7 +96,7 @@ def node(name: str | NodeSpec, gpu: GpuSpec | None = None) -> NodeSpec:
 
 def _default(gpu: GpuSpec, files: Mapping[str, Path]) -> NodeSpec:
     for path in files.values():
-        spec = _load(path, path.stat().st_mtime_ns)
+        spec = _load(path, stamp_of(path))
         if gpu.name in spec.default_for:
             return spec
     if gpu.nvlink_bytes_per_s > 0:
@@ -119,7 +119,7 @@ def _listing(folders: tuple[tuple[Path, int], ...]) -> dict[str, Path]:
 
 
 @lru_cache(maxsize=64)
-def _load(path: Path, stamp: int) -> NodeSpec:
+def _load(path: Path, stamp: Stamp) -> NodeSpec:
     return read_node(path)
 
 

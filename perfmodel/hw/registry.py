@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from functools import lru_cache
 from pathlib import Path
 
-from perfmodel._resources import stamped_layers
+from perfmodel._resources import look, stamped_layers
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw.schema import Sheet, build, read_sheet
 from perfmodel.hw.spec import GpuSpec
@@ -78,7 +77,7 @@ def load(path: Path) -> GpuSpec:
 
 
 def _load(path: Path, layered: Layers) -> GpuSpec:
-    stamp = _stamp(path)
+    stamp = stamp_of(path)
     return _spec(path, stamp, *_arch(_sheet(path, stamp).text["arch"], path, layered))
 
 
@@ -105,7 +104,7 @@ def _arch_candidates(arch: str, layered: Layers) -> list[Path]:
 def arch_sheet(arch: str, wanted_by: Path | str) -> Sheet:
     """Facts common to a compute capability, with its `lint` and `draft` tables."""
     path = arch_file(arch, wanted_by)
-    return _sheet(path, _stamp(path))
+    return _sheet(path, stamp_of(path))
 
 
 def aliases() -> tuple[dict[str, str], list[InputError]]:
@@ -114,7 +113,7 @@ def aliases() -> tuple[dict[str, str], list[InputError]]:
     broken: list[InputError] = []
     for stem, path in files().items():
         try:
-            sheet = _sheet(path, _stamp(path))
+            sheet = _sheet(path, stamp_of(path))
         except InputError as error:
             broken.append(error)
             continue
@@ -128,21 +127,24 @@ def normalise(name: str) -> str:
     return _BRANDS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
 
 
-def _stamp(path: Path) -> Stamp:
+def stamp_of(path: Path) -> Stamp:
+    """What tells whether a file has changed; raises InputError for one that cannot be looked at."""
     try:
-        state = os.stat(path)
+        state, reason = look(path), "No such file or directory"
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}): make it readable or delete it") from error
+        state, reason = None, str(error.strerror)
+    if state is None:
+        raise InputError(f"{path}: cannot be read ({reason}): make it readable or delete it")
     return state.st_mtime_ns, state.st_size
 
 
 def _state(path: Path) -> Stamp | None:
     """Stamp of a plain file; None where there is none."""
     try:
-        state = os.stat(path)
+        state = look(path)
     except OSError:
         return None
-    return (state.st_mtime_ns, state.st_size) if stat.S_ISREG(state.st_mode) else None
+    return (state.st_mtime_ns, state.st_size) if state is not None and stat.S_ISREG(state.st_mode) else None
 
 
 @lru_cache(maxsize=512)

@@ -1,9 +1,7 @@
-"""One row through a boosted tree without the library's call overhead: all trees walk down together in numpy."""
+"""A few rows through a boosted tree without the library that made it: all trees walk down together in numpy, to the same bits."""
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,59 +9,91 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.learn.residual import Residual
-
 Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.float32]
+Nodes = npt.NDArray[np.intp]
+BLOCK = 64  # rows at a time: their nodes stay in cache
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Nodes of all trees in one array; `roots` are their first nodes. Siblings stand side by side, leaves point at themselves."""
+    """Nodes of all trees in one array, level by level: first the roots, siblings side by side, leaves point at themselves.
 
-    feature: npt.NDArray[np.intp]
+    features: how many a row has; feature, threshold: a row goes right where its feature is no less, which no row is in leaves;
+    number: place of a node in its own tree.
+    """
+
+    features: int
+    feature: Nodes
     threshold: npt.NDArray[np.float32]
-    left: npt.NDArray[np.intp]
+    left: Nodes
     value: npt.NDArray[np.float32]
-    roots: npt.NDArray[np.intp]
+    number: npt.NDArray[np.uint16]
+    trees: int
     depth: int
 
+    def ends(self, rows: Rows) -> Nodes:
+        """The leaves in which rows end, shape (trees, rows), or (trees,) of one row of shape (features,). No feature may be NaN."""
+        node: Nodes = np.arange(self.trees)
+        if several := rows.ndim > 1:
+            first = np.arange(len(rows)) * self.features
+            node = node.repeat(len(rows)).reshape(self.trees, len(rows))
+        for _ in range(self.depth):
+            at = self.feature.take(node)
+            if several:
+                at += first
+            node = self.left.take(node) + (rows.take(at) >= self.threshold.take(node))
+        return node
 
-@functools.lru_cache(maxsize=64)
-def flatten(model: Residual) -> Flat:
-    """Nodes of a fitted tree, level by level: all roots, then the children of all of them, and so on."""
-    trees = json.loads(bytes(model.booster.save_raw("json")))["learner"]["gradient_booster"]["model"]["trees"]
+    def values(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """What each tree says of each row, shape (trees, rows)."""
+        return self.value.take(self.ends(rows))
+
+    def sums(self, rows: Rows) -> Floats:
+        """Sum over the trees for each row: in float32, one tree after the other, as the library adds."""
+        found = np.empty(len(rows))
+        for start in range(0, len(rows), BLOCK):
+            found[start : start + BLOCK] = np.add.accumulate(self.values(rows[start : start + BLOCK]), axis=0)[-1]
+        return found
+
+    def leaves(self, rows: Rows) -> npt.NDArray[np.uint16]:
+        """Place of each row's leaf in each tree, shape (rows, trees)."""
+        found = np.empty((len(rows), self.trees), dtype=np.uint16)
+        for start in range(0, len(rows), BLOCK):
+            found[start : start + BLOCK] = self.number.take(self.ends(rows[start : start + BLOCK])).T
+        return found
+
+
+def flatten(stored: Mapping[str, Any]) -> Flat:
+    """Nodes of the trees in a booster as the library stores it; raises ValueError for one that makes no sense or adds to its trees."""
+    learner = stored["learner"]
+    size, trees = learner["learner_model_param"], learner["gradient_booster"]["model"]["trees"]
+    if float(size["base_score"].strip("[]")) != 0.0:
+        raise ValueError("its base_score is not 0")
     start = np.cumsum([0, *(len(tree["left_children"]) for tree in trees)])
-
-    def joined(name: str, kind: type) -> npt.NDArray[Any]:
-        return np.concatenate([np.array(tree[name], dtype=kind) for tree in trees])
-
+    go_left, go_right, split = (
+        np.concatenate([np.asarray(tree[name], dtype=np.intp) for tree in trees])
+        for name in ("left_children", "right_children", "split_indices")
+    )
+    condition = np.concatenate([np.asarray(tree["split_conditions"], dtype=np.float32) for tree in trees])
     owner = np.repeat(start[:-1], np.diff(start))
-    go_left, go_right = joined("left_children", np.intp), joined("right_children", np.intp)
-    split, condition = joined("split_indices", np.intp), joined("split_conditions", np.float32)
     levels = [start[:-1]]
     while len(levels[-1]):
         inner = levels[-1][go_left[levels[-1]] >= 0]
         levels.append((np.stack([go_left[inner], go_right[inner]], axis=1) + owner[inner, None]).ravel())
+        if sum(map(len, levels)) > len(owner):
+            raise ValueError("nodes that lead in a circle")
     order = np.concatenate(levels)
     place = np.empty(len(split), dtype=np.intp)
     place[order] = np.arange(len(order))
     leaf = go_left[order] < 0
-    left = np.where(leaf, np.arange(len(order)), place[np.where(leaf, order, go_left[order] + owner[order])])
     return Flat(
+        features=int(size["num_feature"]),
         feature=np.where(leaf, 0, split[order]),
-        threshold=np.where(leaf, np.float32(np.inf), condition[order]),
-        left=left,
+        threshold=np.where(leaf, np.float32(np.nan), condition[order]),
+        left=np.where(leaf, np.arange(len(order)), place[np.where(leaf, order, go_left[order] + owner[order])]),
         value=np.where(leaf, condition[order], np.float32(0)),
-        roots=np.arange(len(trees), dtype=np.intp),
+        number=(order - owner[order]).astype(np.uint16),
+        trees=len(trees),
         depth=len(levels) - 2,
     )
-
-
-def log_ratio_of_one(model: Residual, features: Mapping[str, Floats]) -> float:
-    """Same as `model.log_ratio` for one row, to float32 rounding. Features must not be NaN."""
-    flat = flatten(model)
-    row = np.array([features[name].item() for name in model.names], dtype=np.float32)
-    node = flat.roots
-    for _ in range(flat.depth):
-        node = flat.left.take(node) + (row.take(flat.feature.take(node)) >= flat.threshold.take(node))
-    return float(flat.value.take(node).sum(dtype=np.float64))

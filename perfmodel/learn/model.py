@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel._atomic import write_atomically
-from perfmodel._resources import folders, shipped
+from perfmodel._resources import folders, forget, look, shipped
 from perfmodel.errors import InputError
 from perfmodel.learn import card as checks
 from perfmodel.learn.residual import Residual, feature, load_residual
@@ -83,6 +83,7 @@ class FittedModel:
         if self.residual is not None:
             card[TREE_DIGEST] = hashlib.sha256(tree.read_bytes()).hexdigest()
         write_atomically(folder / "card.json", json.dumps(card, indent=1, sort_keys=True) + "\n")
+        forget(folder.resolve() / "card.json")
 
 
 def read_model(folder: Path) -> FittedModel:
@@ -126,12 +127,11 @@ def find_model(owner: str, what: str) -> FittedModel | None:
     """
     for card in _candidates(owner, what, tuple(os.environ.get(name) for name in _ENVIRONMENT)):
         try:
-            stamp = os.stat(card).st_mtime_ns
-        except FileNotFoundError:
-            continue
+            state = look(card)
         except OSError as error:
             raise InputError(f"cannot read the model card {card}: {error.strerror}") from None
-        return _read(card, stamp)
+        if state is not None:
+            return _read(card, state.st_mtime_ns)
     return None
 
 

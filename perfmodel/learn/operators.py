@@ -19,7 +19,6 @@ from perfmodel.learn import kriging
 from perfmodel.learn.boost import sliced
 from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.card import DTYPE_CODES
-from perfmodel.learn.flat import log_ratio_of_one
 from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual, feature
@@ -107,7 +106,7 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
     least = terms.least_s * US_PER_S
     latency = np.maximum(latency, least)
-    inside = _in_domain(model, gpu, terms, columns)
+    inside = in_domain(model, terms, columns)
     spread = np.exp(half_widths(model, gpu, latency, terms.features) * far * np.where(inside, 1.0, OUTSIDE))
     return OperatorPredictions(latency, np.maximum(latency / spread, least), latency * spread, terms, model, inside)
 
@@ -169,7 +168,7 @@ def _first_trees(residual: Residual, trees: int) -> Residual:
 
 def _as_interpolated(model: FittedModel, trees: int) -> FittedModel:
     """The model that an interpolation is on top of: without the rounds that were added to its tree beside it."""
-    if model.residual is None or model.residual.booster.num_boosted_rounds() == trees:
+    if model.residual is None or model.residual.flat.trees == trees:
         return model
     return replace(model, residual=_first_trees(model.residual, trees) if trees else None)
 
@@ -182,7 +181,7 @@ def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Fl
     features = visible(model.card, gpu.arch, terms.features)
     share = tree_share(model.card, gpu.arch, terms.features)
     if length == 1:
-        return np.full(1, share * log_ratio_of_one(model.residual, features))
+        return np.full(1, share * model.residual.log_ratio_of_one(features))
     log_ratio: Floats = share * model.residual.log_ratio(features, length)
     return log_ratio
 
@@ -254,7 +253,8 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
     return path_margin(card, arch) * np.asarray(found, dtype=np.float64)
 
 
-def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+def in_domain(model: FittedModel, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+    """Whether each row lies within the sizes and element types that a model was fitted to."""
     length = len(terms.latency_s)
     at: Any = 0 if length == 1 else slice(None)  # numbers cost a tenth of arrays of one
     inside: Any = True
@@ -263,8 +263,13 @@ def _in_domain(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: 
         inside = inside & (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:
-        known = np.zeros(DTYPE_CODES, dtype=bool)
-        known[measured] = True
-        inside = inside & known[columns["dtype"].astype(np.intp)]
+        inside = inside & _known_dtypes(tuple(measured))[columns["dtype"].astype(np.intp)]
     whole: npt.NDArray[np.bool_] = np.ones(length, dtype=bool) & inside
     return whole
+
+
+@functools.lru_cache(maxsize=64)
+def _known_dtypes(measured: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    known = np.zeros(DTYPE_CODES, dtype=bool)
+    known[list(measured)] = True
+    return known

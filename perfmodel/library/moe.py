@@ -8,6 +8,7 @@ import numpy as np
 
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
+from perfmodel.elementwise import select
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
@@ -57,7 +58,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
     triton = (path == VLLM_TRITON) | (path == SGLANG_TRITON)  # its share is of the tensor rate itself, on either tensor path
     cutlass = c["tensor_share_wgmma" if grouped else "tensor_share_mma"]
-    reach = np.select([path == VLLM_TRITON, path == SGLANG_TRITON], [c["share_vllm_triton"], c["share_sglang_triton"]], cutlass)
+    reach = select([path == VLLM_TRITON, path == SGLANG_TRITON], [c["share_vllm_triton"], c["share_sglang_triton"]], cutlass)
     reach = reach * reuse / (reuse + c["half_rows"] * cut)
     reach = np.where(grouped & triton & (block < TWO_WARP_GROUPS), reach * c["triton_share"], reach)
     reach = 1.0 - (1.0 - reach) * cut  # what the data paths cost stays, the multiplies they feed are fewer

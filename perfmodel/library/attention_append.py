@@ -1,0 +1,43 @@
+"""What an attention call does to its own queries, keys and values before it attends: turn, cast, append to the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy.typing as npt
+
+from perfmodel import elementwise as np
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.launch import stack_values
+from perfmodel.library.names import STACKS
+from perfmodel.library.terms import Floats
+
+_ANY, _VLLM, _SGLANG, _TRTLLM = (STACKS.index(name) for name in ("any", "vllm", "sglang", "trtllm"))
+APPEND_THREADS, CAST_THREADS = 512.0, 256.0  # of a token's block in vLLM's reshape_and_cache_flash and static_scaled_fp8_quant
+UNEVEN_DIM = 192.0  # head_dim of public models whose values are narrower (128)
+
+
+def append_s(
+    gpu: GpuSpec, stack: npt.NDArray[np.intp], columns: Mapping[str, Floats], cold: Floats, cast: npt.NDArray[np.bool_], c: Mapping[str, float]
+) -> Floats:
+    """Seconds before attention starts, of n prefill calls; `cold`: share of the bytes that comes from DRAM, `cast`: queries become fp8.
+
+        t = share x bytes / bandwidth + tokens x sum(threads of a token's block) x block time / (SMs x resident threads)
+
+    TensorRT-LLM handles queries, keys and values in one kernel; the others append keys and values, and touch queries only to cast them.
+    vLLM appends with a block of min(kv_heads head_dim, 512) threads a token and casts with one of 256, of which few have anything to
+    load: it is the blocks that take time, most at 512 elements a token. SGLang appends keys and values of one width in one kernel, and
+    others through torch's indexed store. Source: vLLM csrc/cache_kernels.cu and quantization/w8a8/fp8/common.cu, SGLang
+    memory_pool.py (set_kv_buffer), TensorRT-LLM unfusedAttentionKernels. Evidence: public vLLM rows of H100 take 0.2 to 0.5 longer in
+    log latency at kv_heads head_dim = 512 than at 128 or 4096; SGLang's at head_dim 192 take 2 ns more a token and KV head.
+    """
+    dim, kv_heads = columns["head_dim"], columns["kv_heads"]
+    tokens = columns["batch"] * columns["q_len"]
+    whole = (stack == _ANY) | (stack == _TRTLLM) | cast
+    uneven = np.where((stack == _SGLANG) & (dim == UNEVEN_DIM), c["uneven_append_cost"], 1.0)
+    moved = tokens * dim * 4.0 * (np.where(whole, columns["q_heads"], 0.0) + 2.0 * kv_heads * uneven)
+    bytes_s = stack_values(c, "prepare", stack) * moved * (cold / gpu.dram_bytes_per_s + (1.0 - cold) / gpu.l2_bytes_per_s)
+    threads = np.where(stack == _VLLM, np.minimum(kv_heads * dim, APPEND_THREADS) + np.where(cast, CAST_THREADS, 0.0), 0.0)
+    blocks_s = tokens * threads * c["token_block_us"] * 1e-6 / (gpu.sms * 32.0 * gpu.max_warps_per_sm)
+    result: Floats = bytes_s + blocks_s
+    return result

@@ -13,16 +13,17 @@ from perfmodel.library.names import STACKS
 from perfmodel.library.terms import Floats
 
 _ANY, _VLLM, _SGLANG, _TRTLLM = (STACKS.index(name) for name in ("any", "vllm", "sglang", "trtllm"))
-APPEND_THREADS, CAST_THREADS = 512.0, 256.0  # of a token's block in vLLM's reshape_and_cache_flash and static_scaled_fp8_quant
+APPEND_THREADS = 512.0  # of a token's block in vLLM's reshape_and_cache_flash, at most
 UNEVEN_DIM = 192.0  # head_dim of public models whose values are narrower (128)
 
 
 def append_s(
-    gpu: GpuSpec, stack: npt.NDArray[np.intp], columns: Mapping[str, Floats], cold: Floats, cast: npt.NDArray[np.bool_], c: Mapping[str, float]
+    gpu: GpuSpec, stack: npt.NDArray[np.intp], columns: Mapping[str, Floats], cold: Floats, narrow: npt.NDArray[np.bool_],
+    flash3: npt.NDArray[np.bool_], c: Mapping[str, float]
 ) -> Floats:
     """Seconds before attention starts, of n prefill calls; `cold`: share of the bytes that comes from DRAM, `cast`: queries become fp8.
 
-        t = share x bytes / bandwidth + tokens x sum(threads of a token's block) x block time / (SMs x resident threads)
+        t = share x bytes / bandwidth + tokens x threads of a token's block x block time / (SMs x resident threads)
 
     TensorRT-LLM handles queries, keys and values in one kernel; the others append keys and values, and touch queries only to cast them.
     vLLM appends with a block of min(kv_heads head_dim, 512) threads a token and casts with one of 256, of which few have anything to
@@ -33,11 +34,18 @@ def append_s(
     """
     dim, kv_heads = columns["head_dim"], columns["kv_heads"]
     tokens = columns["batch"] * columns["q_len"]
-    whole = (stack == _ANY) | (stack == _TRTLLM) | cast
-    uneven = np.where((stack == _SGLANG) & (dim == UNEVEN_DIM), c["uneven_append_cost"], 1.0)
-    moved = tokens * dim * 4.0 * (np.where(whole, columns["q_heads"], 0.0) + 2.0 * kv_heads * uneven)
-    bytes_s = stack_values(c, "prepare", stack) * moved * (cold / gpu.dram_bytes_per_s + (1.0 - cold) / gpu.l2_bytes_per_s)
-    threads = np.where(stack == _VLLM, np.minimum(kv_heads * dim, APPEND_THREADS) + np.where(cast, CAST_THREADS, 0.0), 0.0)
-    blocks_s = tokens * threads * c["token_block_us"] * 1e-6 / (gpu.sms * 32.0 * gpu.max_warps_per_sm)
-    result: Floats = bytes_s + blocks_s
+    whole = (stack == _ANY) | (stack == _TRTLLM) | (flash3 & narrow)  # FlashAttention-3 multiplies in the cache's type
+    uneven = np.where(indexed(stack, flash3, dim), c["uneven_append_cost"], 1.0)
+    element = stack_values(c, "prepare", stack) * 4.0 * (cold / gpu.dram_bytes_per_s + (1.0 - cold) / gpu.l2_bytes_per_s)
+    queries = np.where(whole, columns["q_heads"], 0.0) * dim * element
+    threads = np.where(stack == _VLLM, np.minimum(kv_heads * dim, APPEND_THREADS), 0.0)
+    cycles = c["token_block_cycles"] * np.where(narrow, c["token_block_fp8_cost"], 1.0)
+    blocks = threads * cycles / gpu.max_clock_hz / (gpu.sms * 32.0 * gpu.max_warps_per_sm)
+    result: Floats = tokens * (queries + 2.0 * kv_heads * dim * uneven * element + blocks)
     return result
+
+
+def indexed(stack: npt.NDArray[np.intp], flash3: npt.NDArray[np.bool_], head_dim: Floats) -> npt.NDArray[np.bool_]:
+    """Rows whose keys and values go to the cache through torch's indexed store, kernels of their own: SGLang's of uneven width."""
+    found: npt.NDArray[np.bool_] = (stack == _SGLANG) & flash3 & (head_dim == UNEVEN_DIM)
+    return found

@@ -10,7 +10,7 @@ from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
-from perfmodel.library.attention_append import append_s
+from perfmodel.library.attention_append import append_s, indexed
 from perfmodel.library.attention_paths import PATH, PATHS, family
 from perfmodel.library.attention_tiles import tiles
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
@@ -112,8 +112,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     path = PATH[stack, kernel]
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path] + fp8 * (q_bytes > 1) * stack_values(c, "fp8_launches", stack)
     calls = calls + c["varlen_launches"] * ((kernel == _FA3) & (stack == _VLLM))
+    calls = calls + c["uneven_launches"] * indexed(stack, kernel == _FA3, dim)
     fixed = calls * launch_floor_s(gpu, c) + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
-    prepare = append_s(gpu, stack, columns, cold, (kernel == _FA3) & (kv_bytes < 2), c)
+    prepare = append_s(gpu, stack, columns, cold, kv_bytes < 2, kernel == _FA3, c)
     latency = fixed + prepare + overlap(c["overlap_power"], busy, dram, l2)
     one = np.ones_like(latency)
     features = {

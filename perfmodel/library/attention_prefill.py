@@ -35,8 +35,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         t = floor x launches + overlap(SM, DRAM, L2),   SM = max(power, overlap(tensor, exp), chain) nearly
 
     Visited pairs are exact, enlarged by (query rows + keys) / 2 of the kernel's tile a query on the causal edge, twice that in a window,
-    and by the empty rows of the last query tile; SGLang's FlashInfer and Triton calls visit every block whatever the window (public rows:
-    windowed over full = 0.96 to 2). Tensor flop = 4 d a pair;
+    and by the empty rows of the last query tile. With a window SGLang's FlashInfer call visits every block; its Triton kernel makes every
+    block's mask and multiplies those with a key in view (extend_attention.py, SKIP_TILE; public rows of L40S, windowed over full: 1.9 and
+    1.2 where the window holds all keys, 0.7 and 0.4 where it holds hardly any, at head_dim 64 and 192). Tensor flop = 4 d a pair;
     one exponential a pair at the special-function rate. Units = b h ceil(q / query rows of a tile); chain = KV tiles of the longest unit.
     Heads wider than 128 lose tensor efficiency (registers); heads of 64 do half the multiplies an exponential.
     Source: FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608 (exp throughput). Valid: head_dim 64 to 256.
@@ -53,8 +54,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     q_len, kv_len, window = columns["q_len"], columns["kv_len"], columns["window"]
     clock, sms = gpu.max_clock_hz, float(gpu.sms)
 
-    blind = (stack == _SGLANG) & ((kernel == _FLASHINFER) | (kernel == _TRITON)) & (window > 0)  # all blocks, then a mask
-    masked, window = blind & (window < kv_len), np.where(blind, 0.0, window)
+    masked = (stack == _SGLANG) & ((kernel == _FLASHINFER) | (kernel == _TRITON)) & (window > 0) & (window < kv_len)
+    window = np.where(masked & (kernel == _FLASHINFER), 0.0, window)  # all blocks, then a mask
+    screened = c["triton_mask_cost"] * 64.0 / dim * (masked & (kernel == _TRITON))  # a mask over the multiplies of its block
     exact = visited_pairs(q_len, kv_len, window, columns["causal"] > 0)
     q_tile, kv_tile, heads = tiles(gpu, stack, kernel, dim, q_heads / kv_heads, fp8_math)
     edge = (q_tile + kv_tile) / 2.0 * np.where((window > 0) & (window < kv_len), c["window_edges"], c["causal_edges"])
@@ -63,7 +65,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     alone = np.where(swapped, kv_heads / q_heads, 1.0)
     rest = rest * alone
     pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, q_len * np.ceil(kv_len / kv_tile) * kv_tile) + c["empty_row_cost"] * rest
-    pairs = pairs * np.where(masked & (kernel == _TRITON), c["triton_mask_cost"], 1.0)
+    pairs = pairs + screened * visited_pairs(q_len, kv_len, 0.0, columns["causal"] > 0)
     native = _NATIVE[kernel] & grouped & ~((kernel == _TRITON) & (dim > 256))  # Triton takes 32 query rows there, too few for wgmma
     pairs = pairs + native * c["pipeline_fill"] * np.ceil(q_len / q_tile) * q_tile * kv_tile
     elements = batch * q_heads * pairs
@@ -90,9 +92,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     tensor = share * flops / (rate * reached) * np.where(dim > 128, c["wide_head_cost"], 1.0)
     triton = kernel == _TRITON
     tensor = tensor * np.where(triton & (dim > 256), c["triton_wide_cost"], 1.0)
-    tensor = tensor * np.where(triton & blind & (dim > 192) & (dim <= 256), c["triton_window_cost"], 1.0)
+    tensor = tensor * np.where(triton & (stack == _SGLANG) & (columns["window"] > 0) & (dim > 192) & (dim <= 256), c["triton_window_cost"], 1.0)
     exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
-    longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len)
+    longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len) + screened * kv_len
     unit_cycles = np.where(native, c["unit_cycles_wgmma"], np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]])
     chain = (np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) + unit_cycles * share * waves) / clock
 

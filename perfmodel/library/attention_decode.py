@@ -11,6 +11,7 @@ from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
+from perfmodel.library.attention_append import indexed
 from perfmodel.library.attention_paths import PATH, PATHS
 from perfmodel.library.attention_splits import FA3_MOST_SEQUENCES, XQA_GROUP, plan, xqa_hopper
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
@@ -92,6 +93,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     calls = np.where(fused, calls * c["xqa_hopper_launches"] + (dim <= 64.0), calls + fp8 * stack_values(c, "fp8_launches", stack))
     varlen = (stack == _VLLM) & (((kernel == _FA3) & (batch <= FA3_MOST_SEQUENCES)) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
+    calls = calls + c["uneven_launches"] * indexed(stack, kernel == _FA3, dim)
     fixed = calls * floor + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
     rows_bytes = batch * dim * 2.0 * (q_heads + 2.0 * kv_heads)
     prepare = np.where(fused, 0.0, stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s)

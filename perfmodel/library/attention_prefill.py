@@ -20,7 +20,7 @@ from perfmodel.ops.attention import visited_pairs
 
 LAW = "library_attention_prefill"
 KV_BLOCK = 64.0  # keys of a step of the chain
-_FLASHINFER, _TRITON, _TRTLLM, _FA2, _FA3 = (KERNELS.index(k) for k in ("flashinfer", "triton", "trtllm", "fa2", "fa3"))
+_FLASHINFER, _TRITON, _TRTLLM, _CUDNN, _FA2, _FA3 = map(KERNELS.index, ("flashinfer", "triton", "trtllm", "cudnn", "fa2", "fa3"))
 _UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
 _SGLANG, _VLLM = STACKS.index("sglang"), STACKS.index("vllm")
@@ -95,7 +95,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     tensor = tensor * np.where(triton & (stack == _SGLANG) & (columns["window"] > 0) & (dim > 192) & (dim <= 256), c["triton_window_cost"], 1.0)
     exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
     longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len) + screened * kv_len
-    unit_cycles = np.where(native, c["unit_cycles_wgmma"], np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]])
+    unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
+    bulk = (kernel == _TRTLLM) | (kernel == _CUDNN)  # loads its keys by TMA, where FlashAttention-3 copies pages word by word
+    unit_cycles = np.where(native, np.where(bulk, c["unit_cycles_cudnn"], c["unit_cycles_wgmma"]), unit_cycles)
     chain = (np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) + unit_cycles * share * waves) / clock
 
     read = np.where(window > 0, np.minimum(kv_len, window + q_len), kv_len)  # keys; those before every query's window are not

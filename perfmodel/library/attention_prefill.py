@@ -67,7 +67,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, q_len * np.ceil(kv_len / kv_tile) * kv_tile) + c["empty_row_cost"] * rest
     pairs = pairs + screened * visited_pairs(q_len, kv_len, 0.0, columns["causal"] > 0)
     native = _NATIVE[kernel] & grouped & ~((kernel == _TRITON) & (dim > 256))  # Triton takes 32 query rows there, too few for wgmma
-    pairs = pairs + native * c["pipeline_fill"] * np.ceil(q_len / q_tile) * q_tile * kv_tile
+    pairs = pairs + (native & (kernel != _TRITON)) * c["pipeline_fill"] * np.ceil(q_len / q_tile) * q_tile * kv_tile
     elements = batch * q_heads * pairs
     units = batch * np.where(swapped, kv_heads, q_heads / heads) * np.ceil(q_len / q_tile)
     waves = units / sms
@@ -91,8 +91,10 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     reached = reached * np.where(two_level, np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)
     tensor = share * flops / (rate * reached) * np.where(dim > 128, c["wide_head_cost"], 1.0)
     triton = kernel == _TRITON
-    tensor = tensor * np.where(triton & (dim > 256), c["triton_wide_cost"], 1.0)
-    tensor = tensor * np.where(triton & (stack == _SGLANG) & (columns["window"] > 0) & (dim > 192) & (dim <= 256), c["triton_window_cost"], 1.0)
+    mixed = (kv_bytes < 2) & ~fp8_math  # converts every key for the 32 query rows that it takes at such widths
+    tensor = tensor * np.where(triton & (dim > 256), c["triton_wide_cost"] * np.where(mixed, c["triton_mixed_cost"], 1.0), 1.0)
+    spilled = triton & (stack == _SGLANG) & (columns["window"] > 0) & (dim > 192) & (dim <= 256)  # less with keys of half the size
+    tensor = tensor * np.where(spilled, c["triton_window_cost"] * np.where(kv_bytes < 2, c["triton_window_fp8_share"], 1.0), 1.0)
     exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
     longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len) + screened * kv_len
     unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]

@@ -68,7 +68,11 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     tensor = share * flops / (rate * reach)
     resident = np.clip(np.floor(gpu.smem_per_sm_bytes / (STAGES * (block + width) * tile.depth * a_bytes)), 1.0, c["most_resident"])
     resident = np.where(grouped & ~triton, 1.0, resident)  # CUTLASS with TMA: as many stages as shared memory holds
-    chain = np.where(stage == 2, inter, hidden) / tile.depth * c["iteration_cycles"] / clock * np.ceil(waves / resident)
+    deep = np.where(stage == 2, inter, hidden)
+    chain = (deep / tile.depth * c["iteration_cycles"] + c["tile_cycles"]) / clock * np.ceil(waves / resident)
+    after = padded / block * np.ceil(hidden / width) / sms  # waves of the second GEMM
+    second = (inter / tile.depth * c["iteration_cycles"] + c["tile_cycles"]) / clock * np.ceil(after / resident)
+    chain = chain + np.where(stage > 0, 0.0, second)
     scalar = triton & (stage != 1) & (np.mod(inter, ALIGNED) > 0)
     asked_singly = padded / block * np.ceil(hidden / width) * (block + width) * np.ceil(inter / tile.depth) * tile.depth
     rate_singly = np.where(path == SGLANG_TRITON, c["scalar_per_clock_sglang"], c["scalar_per_clock_vllm"]) * clock * sms

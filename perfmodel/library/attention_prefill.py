@@ -89,7 +89,8 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     reached = reached * np.where(fp8_math, kept, 1.0)
     two_level = (kernel == _FA3) & fp8_math & (stack == _VLLM)
     reached = reached * np.where(two_level, np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)
-    tensor = share * flops / (rate * reached) * np.where(dim > 128, c["wide_head_cost"], 1.0)
+    wide = (dim > 128) & ~(native & (kernel != _TRTLLM))  # the warp-group kernels keep the accumulator of wide heads in two groups
+    tensor = share * flops / (rate * reached) * np.where(wide, c["wide_head_cost"], 1.0)
     triton = kernel == _TRITON
     mixed = (kv_bytes < 2) & ~fp8_math  # converts every key for the 32 query rows that it takes at such widths
     tensor = tensor * np.where(triton & (dim > 256), c["triton_wide_cost"] * np.where(mixed, c["triton_mixed_cost"], 1.0), 1.0)

@@ -69,9 +69,10 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     resident = np.clip(np.floor(gpu.smem_per_sm_bytes / (STAGES * (block + width) * tile.depth * a_bytes)), 1.0, c["most_resident"])
     resident = np.where(grouped & ~triton, 1.0, resident)  # CUTLASS with TMA: as many stages as shared memory holds
     deep = np.where(stage == 2, inter, hidden)
-    chain = (deep / tile.depth * c["iteration_cycles"] + c["tile_cycles"]) / clock * np.ceil(waves / resident)
+    ends = np.where(stage > 0, 0.0, c["tile_cycles"])
+    chain = (deep / tile.depth * c["iteration_cycles"] + ends) / clock * np.ceil(waves / resident)
     after = padded / block * np.ceil(hidden / width) / sms  # waves of the second GEMM
-    second = (inter / tile.depth * c["iteration_cycles"] + c["tile_cycles"]) / clock * np.ceil(after / resident)
+    second = (inter / tile.depth * c["iteration_cycles"] + ends) / clock * np.ceil(after / resident)
     chain = chain + np.where(stage > 0, 0.0, second)
     scalar = triton & (stage != 1) & (np.mod(inter, ALIGNED) > 0)
     asked_singly = padded / block * np.ceil(hidden / width) * (block + width) * np.ceil(inter / tile.depth) * tile.depth

@@ -18,19 +18,25 @@ UNEVEN_DIM = 192.0  # head_dim of public models whose values are narrower (128)
 
 
 def append_s(
-    gpu: GpuSpec, stack: npt.NDArray[np.intp], columns: Mapping[str, Floats], cold: Floats, narrow: npt.NDArray[np.bool_],
-    flash3: npt.NDArray[np.bool_], c: Mapping[str, float]
+    gpu: GpuSpec,
+    stack: npt.NDArray[np.intp],
+    columns: Mapping[str, Floats],
+    cold: Floats,
+    narrow: npt.NDArray[np.bool_],
+    flash3: npt.NDArray[np.bool_],
+    c: Mapping[str, float],
 ) -> Floats:
-    """Seconds before attention starts, of n prefill calls; `cold`: share of the bytes that comes from DRAM, `cast`: queries become fp8.
+    """Seconds before attention starts, of n prefill calls.
 
-        t = share x bytes / bandwidth + tokens x threads of a token's block x block time / (SMs x resident threads)
+        t = share x bytes / bandwidth + tokens x threads of a token's block x cycles of a block / (SMs x resident threads x clock)
 
-    TensorRT-LLM handles queries, keys and values in one kernel; the others append keys and values, and touch queries only to cast them.
-    vLLM appends with a block of min(kv_heads head_dim, 512) threads a token and casts with one of 256, of which few have anything to
-    load: it is the blocks that take time, most at 512 elements a token. SGLang appends keys and values of one width in one kernel, and
-    others through torch's indexed store. Source: vLLM csrc/cache_kernels.cu and quantization/w8a8/fp8/common.cu, SGLang
-    memory_pool.py (set_kv_buffer), TensorRT-LLM unfusedAttentionKernels. Evidence: public vLLM rows of H100 take 0.2 to 0.5 longer in
-    log latency at kv_heads head_dim = 512 than at 128 or 4096; SGLang's at head_dim 192 take 2 ns more a token and KV head.
+    `cold`: share of the bytes that comes from DRAM; `narrow`: an fp8 cache; `flash3`: FlashAttention-3. TensorRT-LLM handles queries, keys
+    and values in one kernel; the others append keys and values, and read queries only to cast them. vLLM appends with a block of
+    min(kv_heads head_dim, 512) threads a token, of which few have anything to load: the blocks take the time, most at 512 elements a
+    token. SGLang appends keys and values of one width in one kernel, others through torch's indexed store (`indexed`).
+    Source: vLLM csrc/cache_kernels.cu, SGLang memory_pool.py (set_kv_buffer), TensorRT-LLM unfusedAttentionKernels. Evidence: public vLLM
+    rows of H100 take 0.2 to 0.5 longer in log latency at kv_heads head_dim = 512 than at 128 or 4096; the law alone, its constants fitted
+    to a GPU's vLLM rows, errs by 10.8 without and 7.6 % with the blocks on H100, 7.1 and 4.3 on A100, 13.1 and 10.1 on L40S.
     """
     dim, kv_heads = columns["head_dim"], columns["kv_heads"]
     tokens = columns["batch"] * columns["q_len"]

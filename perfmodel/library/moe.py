@@ -31,9 +31,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     their K steps take that no other block hides; DRAM = weights of the touched experts once, slower where less than a cache line is
     fetched at a time, and activations between the stages; L2 = both operands of every tile, but for padding rows of Triton kernels, whose
     loads are masked (CUTLASS's too: then errors on H100 left out rise from 19.1 to 20.5 %). Gated experts have 2 x inter columns in the
-    first GEMM; fp8 adds the quantisation of both inputs. Triton vectorises and prefetches loads whose stride is a multiple of 16: the second
-    GEMM of other inter / tp loads element by element, padding of its tiles along K included (public vLLM rows of H100: 88 columns take 290
-    us where 176 take 174).
+    first GEMM; fp8 adds the quantisation of both inputs. Triton vectorises and prefetches loads whose stride is a multiple of
+    16: with another inter / tp the second GEMM loads element by element, its tiles' padding along K included (public vLLM rows of H100: 88
+    columns an expert take 290 us where 176 take 174).
     Source: vLLM fused_moe (moe_align_block_size), CUTLASS grouped GEMM. Valid: 1 to 2^20 tokens, 8 to 512 experts.
     Evidence: 416,000 public rows of four GPUs; `perfmodel evaluate operators --operator moe`.
     """
@@ -143,5 +143,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "kernel": kernel.astype(np.float64),
         "path": path.astype(np.float64),
     }
-    seconds = {"tensor": tensor, "k latency": chain, "dram": dram, "l2": l2, "power": power, "single loads": singly, "launch and routing": fixed}
+    seconds = {
+        "tensor": tensor, "k latency": chain, "dram": dram, "l2": l2, "power": power, "single loads": singly, "launch and routing": fixed,
+    }  # fmt: skip
     return OperatorTerms(latency, seconds, features)

@@ -11,13 +11,15 @@ from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
+from perfmodel.library.attention_append import indexed
 from perfmodel.library.attention_paths import PATH, PATHS
-from perfmodel.library.attention_splits import FA3_MOST_SEQUENCES, XQA_GROUP, plan, xqa_hopper
+from perfmodel.library.attention_splits import FA3_MOST_SEQUENCES, plan, xqa_hopper
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_attention_decode"
+XQA_TILE = 16.0  # query heads of a tile of XQA elsewhere
 XQA_ROWS = 8.0  # query heads of a step of XQA on sm_90, which turns, scales and stores them itself
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
 _FA2, _FA3, _FA4, _TRITON, _TRTLLM, _CUDNN = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm", "cudnn"))
@@ -63,8 +65,11 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * narrow) / clock + c["tile_latencies"] * gpu.dram_latency_s
     unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
     unit_cycles = np.where(fused, c["unit_cycles_xqa_hopper"], np.where(cut.xqa, c["unit_cycles_xqa"], unit_cycles))
+    unit_cycles = np.where(cut.xqa & ~fused & (group > XQA_TILE), unit_cycles * c["xqa_second_tile"], unit_cycles)
+    alone = (kernel == _TRTLLM) & ~cut.xqa  # one query head a block, multiplied on the CUDA cores
     width = dim / 128.0 * np.where(fused, np.ceil(group / XQA_ROWS), 1.0)
-    unit_s = unit_cycles * (1.0 - c["unit_dim_share"] * (1.0 - width)) / clock
+    by_dim = np.where(fused, c["unit_dim_share_xqa_hopper"], np.where(alone, 0.0, c["unit_dim_share"]))
+    unit_s = unit_cycles * (1.0 - by_dim * (1.0 - width)) / clock
     chain = share * (unit_s + tiles * tile_s * np.where(kernel == _TRITON, c["triton_chain"], 1.0))
 
     held = 2.0 * batch * kv_heads * (seen + edge) * dim * kv_bytes
@@ -85,13 +90,14 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     rate = mma * np.where(kernel == _FA2, c["tensor_share_fa2"], c["tensor_share_mma"])
     tensor = 4.0 * elements * dim / np.where(flash3 | fused, own, rate)
     exp = elements / (gpu.sfu_per_clock_per_sm * sms * clock)
-    a_clock = _convert(gpu, np.where(fused, _FA3, kernel), dim, group, c)  # elements of one byte each
-    convert = fp8 * held * passes * idle / (a_clock * sms * clock)
+    a_clock = _convert(gpu, np.where(fused, _FA3, kernel), dim, alone, fp8, c)
+    convert = np.where(alone, 1.0, fp8) * held / kv_bytes * passes * idle / (a_clock * sms * clock)
     floor = launch_floor_s(gpu, c)
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
     calls = np.where(fused, calls * c["xqa_hopper_launches"] + (dim <= 64.0), calls + fp8 * stack_values(c, "fp8_launches", stack))
     varlen = (stack == _VLLM) & (((kernel == _FA3) & (batch <= FA3_MOST_SEQUENCES)) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen
+    calls = calls + c["uneven_launches"] * indexed(stack, kernel == _FA3, dim)
     fixed = calls * floor + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
     rows_bytes = batch * dim * 2.0 * (q_heads + 2.0 * kv_heads)
     prepare = np.where(fused, 0.0, stack_values(c, "prepare", stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s)
@@ -141,15 +147,17 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     return OperatorTerms(latency, seconds, features)
 
 
-def _convert(gpu: GpuSpec, kernel: npt.NDArray[np.intp], dim: Floats, group: Floats, c: Mapping[str, float]) -> Floats:
-    """fp8 elements a clock and SM that a kernel turns into what it multiplies.
+def _convert(
+    gpu: GpuSpec, kernel: npt.NDArray[np.intp], dim: Floats, alone: npt.NDArray[np.bool_], fp8: Floats, c: Mapping[str, float]
+) -> Floats:
+    """Elements a clock and SM that a kernel turns into what it multiplies: of fp8, or, where heads are `alone`, any.
 
     FlashAttention-3 and XQA on sm_90 multiply in fp8 but transpose V, slower in wide heads; TensorRT-LLM's one-head kernel (MMHA)
-    multiplies on the CUDA cores.
+    multiplies on the CUDA cores, as fast in fp8 as in 16 bits on sm_90 (public rows: 13 elements a clock and SM).
     """
     table = np.full(len(KERNELS), c["convert_per_clock"])
     table[_TRITON] = c["convert_per_clock_triton"]
     table[_FA3] = c["convert_per_clock_fa3"]
-    alone = (kernel == _TRTLLM) & ((group == 1) | (group > XQA_GROUP))
-    rate = np.where(alone, c["convert_per_clock_mmha_sm_89" if gpu.capability == (8, 9) else "convert_per_clock_mmha"], table[kernel])
+    mmha = np.where((fp8 > 0) & (gpu.capability == (8, 9)), c["convert_per_clock_mmha_sm_89"], c["convert_per_clock_mmha"])
+    rate = np.where(alone, mmha, table[kernel])
     return np.asarray(np.where((kernel == _FA3) & (dim > 128), 0.5, 1.0) * rate, dtype=np.float64)

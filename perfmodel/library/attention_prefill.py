@@ -10,6 +10,7 @@ from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
+from perfmodel.library.attention_append import append_s, indexed
 from perfmodel.library.attention_paths import PATH, PATHS, family
 from perfmodel.library.attention_tiles import tiles
 from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
@@ -19,7 +20,7 @@ from perfmodel.ops.attention import visited_pairs
 
 LAW = "library_attention_prefill"
 KV_BLOCK = 64.0  # keys of a step of the chain
-_FLASHINFER, _TRITON, _TRTLLM, _FA2, _FA3 = (KERNELS.index(k) for k in ("flashinfer", "triton", "trtllm", "fa2", "fa3"))
+_FLASHINFER, _TRITON, _TRTLLM, _CUDNN, _FA2, _FA3 = map(KERNELS.index, ("flashinfer", "triton", "trtllm", "cudnn", "fa2", "fa3"))
 _UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
 _SGLANG, _VLLM = STACKS.index("sglang"), STACKS.index("vllm")
@@ -34,8 +35,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         t = floor x launches + overlap(SM, DRAM, L2),   SM = max(power, overlap(tensor, exp), chain) nearly
 
     Visited pairs are exact, enlarged by (query rows + keys) / 2 of the kernel's tile a query on the causal edge, twice that in a window,
-    and by the empty rows of the last query tile; SGLang's FlashInfer and Triton calls visit every block whatever the window (public rows:
-    windowed over full = 0.96 to 2). Tensor flop = 4 d a pair;
+    and by the empty rows of the last query tile. With a window SGLang's FlashInfer call visits every block; its Triton kernel makes every
+    block's mask and multiplies those with a key in view (extend_attention.py, SKIP_TILE; public rows of L40S, windowed over full: 1.9 and
+    1.2 where the window holds all keys, 0.7 and 0.4 where it holds hardly any, at head_dim 64 and 192). Tensor flop = 4 d a pair;
     one exponential a pair at the special-function rate. Units = b h ceil(q / query rows of a tile); chain = KV tiles of the longest unit.
     Heads wider than 128 lose tensor efficiency (registers); heads of 64 do half the multiplies an exponential.
     Source: FlashAttention-2, arXiv 2307.08691; FlashAttention-3, arXiv 2407.08608 (exp throughput). Valid: head_dim 64 to 256.
@@ -52,8 +54,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     q_len, kv_len, window = columns["q_len"], columns["kv_len"], columns["window"]
     clock, sms = gpu.max_clock_hz, float(gpu.sms)
 
-    blind = (stack == _SGLANG) & ((kernel == _FLASHINFER) | (kernel == _TRITON)) & (window > 0)  # all blocks, then a mask
-    masked, window = blind & (window < kv_len), np.where(blind, 0.0, window)
+    masked = (stack == _SGLANG) & ((kernel == _FLASHINFER) | (kernel == _TRITON)) & (window > 0) & (window < kv_len)
+    window = np.where(masked & (kernel == _FLASHINFER), 0.0, window)  # all blocks, then a mask
+    screened = c["triton_mask_cost"] * 64.0 / dim * (masked & (kernel == _TRITON))  # a mask over the multiplies of its block
     exact = visited_pairs(q_len, kv_len, window, columns["causal"] > 0)
     q_tile, kv_tile, heads = tiles(gpu, stack, kernel, dim, q_heads / kv_heads, fp8_math)
     edge = (q_tile + kv_tile) / 2.0 * np.where((window > 0) & (window < kv_len), c["window_edges"], c["causal_edges"])
@@ -62,9 +65,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     alone = np.where(swapped, kv_heads / q_heads, 1.0)
     rest = rest * alone
     pairs = np.minimum(exact + np.minimum(q_len, kv_len) * edge, q_len * np.ceil(kv_len / kv_tile) * kv_tile) + c["empty_row_cost"] * rest
-    pairs = pairs * np.where(masked & (kernel == _TRITON), c["triton_mask_cost"], 1.0)
+    pairs = pairs + screened * visited_pairs(q_len, kv_len, 0.0, columns["causal"] > 0)
     native = _NATIVE[kernel] & grouped & ~((kernel == _TRITON) & (dim > 256))  # Triton takes 32 query rows there, too few for wgmma
-    pairs = pairs + native * c["pipeline_fill"] * np.ceil(q_len / q_tile) * q_tile * kv_tile
+    pairs = pairs + (native & (kernel != _TRITON)) * c["pipeline_fill"] * np.ceil(q_len / q_tile) * q_tile * kv_tile
     elements = batch * q_heads * pairs
     units = batch * np.where(swapped, kv_heads, q_heads / heads) * np.ceil(q_len / q_tile)
     waves = units / sms
@@ -86,13 +89,18 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     reached = reached * np.where(fp8_math, kept, 1.0)
     two_level = (kernel == _FA3) & fp8_math & (stack == _VLLM)
     reached = reached * np.where(two_level, np.where(dim > 128, c["two_level_share_wide"], c["two_level_share"]), 1.0)
-    tensor = share * flops / (rate * reached) * np.where(dim > 128, c["wide_head_cost"], 1.0)
+    wide = (dim > 128) & ~(native & (kernel != _TRTLLM))  # the warp-group kernels keep the accumulator of wide heads in two groups
+    tensor = share * flops / (rate * reached) * np.where(wide, c["wide_head_cost"], 1.0)
     triton = kernel == _TRITON
-    tensor = tensor * np.where(triton & (dim > 256), c["triton_wide_cost"], 1.0)
-    tensor = tensor * np.where(triton & blind & (dim > 192) & (dim <= 256), c["triton_window_cost"], 1.0)
+    mixed = (kv_bytes < 2) & ~fp8_math  # converts every key for the 32 query rows that it takes at such widths
+    tensor = tensor * np.where(triton & (dim > 256), c["triton_wide_cost"] * np.where(mixed, c["triton_mixed_cost"], 1.0), 1.0)
+    spilled = triton & (stack == _SGLANG) & (columns["window"] > 0) & (dim > 192) & (dim <= 256)  # less with keys of half the size
+    tensor = tensor * np.where(spilled, c["triton_window_cost"] * np.where(kv_bytes < 2, c["triton_window_fp8_share"], 1.0), 1.0)
     exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
-    longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len)
-    unit_cycles = np.where(native, c["unit_cycles_wgmma"], np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]])
+    longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len) + screened * kv_len
+    unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
+    bulk = (kernel == _TRTLLM) | (kernel == _CUDNN)  # loads its keys by TMA, where FlashAttention-3 copies pages word by word
+    unit_cycles = np.where(native, np.where(bulk, c["unit_cycles_cudnn"], c["unit_cycles_wgmma"]), unit_cycles)
     chain = (np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) + unit_cycles * share * waves) / clock
 
     read = np.where(window > 0, np.minimum(kv_len, window + q_len), kv_len)  # keys; those before every query's window are not
@@ -111,10 +119,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     path = PATH[stack, kernel]
     calls = np.array([c[f"launches_{name}"] for name in PATHS])[path] + fp8 * (q_bytes > 1) * stack_values(c, "fp8_launches", stack)
     calls = calls + c["varlen_launches"] * ((kernel == _FA3) & (stack == _VLLM))
+    calls = calls + c["uneven_launches"] * indexed(stack, kernel == _FA3, dim)
     fixed = calls * launch_floor_s(gpu, c) + stack_values(c, "sequence_ns", stack) * 1e-9 * batch
-    rows_bytes = batch * q_len * dim * 2.0 * (q_heads + 2.0 * kv_heads)
-    prepare = stack_values(c, "prepare", stack) * rows_bytes * 2.0
-    prepare = prepare * (cold / gpu.dram_bytes_per_s + (1.0 - cold) / gpu.l2_bytes_per_s)
+    prepare = append_s(gpu, stack, columns, cold, kv_bytes < 2, kernel == _FA3, c)
     latency = fixed + prepare + overlap(c["overlap_power"], busy, dram, l2)
     one = np.ones_like(latency)
     features = {

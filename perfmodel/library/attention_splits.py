@@ -65,8 +65,8 @@ def plan(
     block = c["split_tokens"] * np.where(fa2 | fa3, np.clip(128.0 / columns["head_dim"], 0.5, np.where(fa3, 1.0, 2.0)), 1.0)
     block = np.where(port, PORT_BLOCK, block)
     blocks = np.ceil(seen / block)
-    per_sm = np.where(fa3 & ~port, 1.0, c["blocks_per_sm"])
-    slots = gpu.sms * per_sm
+    per_sm = np.where((fa3 & ~port) | (trtllm & packed), 1.0, c["blocks_per_sm"])
+    slots = gpu.sms * np.where(trtllm, 1.0, per_sm)  # MMHA: SMs over heads
     heads = columns["kv_heads"] * passes
     units = columns["batch"] * heads
     triton = np.where(stack == _VLLM, c["max_splits_vllm_triton"], c["max_splits_sglang_triton"])

@@ -19,19 +19,22 @@ from perfmodel.library.terms import Floats, OperatorTerms
 
 LAW = "library_moe"
 STAGES = 3.0
+ALIGNED = 16.0  # elements of a stride that Triton's compiler may assume to divide it (its specialisation of integer arguments)
 TWO_WARP_GROUPS = 128.0  # tile rows from which a Triton kernel keeps two warp groups multiplying on sm_90
 
 
 def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
     """Terms of n fused MoE layers (`stage` 0), or of the first (1) or second (2) grouped GEMM alone.
 
-        t = floor x launches + overlap(SM, DRAM, L2)
+        t = floor x launches + single loads + overlap(SM, DRAM, L2)
 
     Rows of each touched expert are padded to whole tiles (library/moe_tiles.py); SM = tensor time of the padded tiles over waves, or what
     their K steps take that no other block hides; DRAM = weights of the touched experts once, slower where less than a cache line is
     fetched at a time, and activations between the stages; L2 = both operands of every tile, but for padding rows of Triton kernels, whose
     loads are masked (CUTLASS's too: then errors on H100 left out rise from 19.1 to 20.5 %). Gated experts have 2 x inter columns in the
-    first GEMM; fp8 adds the quantisation of both inputs.
+    first GEMM; fp8 adds the quantisation of both inputs. Triton vectorises and prefetches loads whose stride is a multiple of
+    16: with another inter / tp the second GEMM loads element by element, its tiles' padding along K included (public vLLM rows of H100: 88
+    columns an expert take 290 us where 176 take 174).
     Source: vLLM fused_moe (moe_align_block_size), CUTLASS grouped GEMM. Valid: 1 to 2^20 tokens, 8 to 512 experts.
     Evidence: 416,000 public rows of four GPUs; `perfmodel evaluate operators --operator moe`.
     """
@@ -66,7 +69,16 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     tensor = share * flops / (rate * reach)
     resident = np.clip(np.floor(gpu.smem_per_sm_bytes / (STAGES * (block + width) * tile.depth * a_bytes)), 1.0, c["most_resident"])
     resident = np.where(grouped & ~triton, 1.0, resident)  # CUTLASS with TMA: as many stages as shared memory holds
-    chain = np.where(stage == 2, inter, hidden) / tile.depth * c["iteration_cycles"] / clock * np.ceil(waves / resident)
+    deep = np.where(stage == 2, inter, hidden)
+    ends = np.where(stage > 0, 0.0, c["tile_cycles"])
+    chain = (deep / tile.depth * c["iteration_cycles"] + ends) / clock * np.ceil(waves / resident)
+    after = padded / block * np.ceil(hidden / width) / sms  # waves of the second GEMM
+    second = (inter / tile.depth * c["iteration_cycles"] + ends) / clock * np.ceil(after / resident)
+    chain = chain + np.where(stage > 0, 0.0, second)
+    scalar = triton & (stage != 1) & (np.mod(inter, ALIGNED) > 0)
+    asked_singly = padded / block * np.ceil(hidden / width) * (block + width) * np.ceil(inter / tile.depth) * tile.depth
+    rate_singly = np.where(path == SGLANG_TRITON, c["scalar_per_clock_sglang"], c["scalar_per_clock_vllm"]) * clock * sms
+    singly = np.where(scalar, asked_singly / rate_singly, 0.0)
     weights = touched * matrix * b_bytes
     acts = rows * (hidden * (a_bytes + np.where(stage == 1, 0.0, 2.0)) + first * 2.0 + np.where(stage == 1, 0.0, inter * 2.0))
     capacity, sharpness = cache(gpu, c)
@@ -99,7 +111,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     aside_cold = miss_share(aside, capacity, sharpness)
     routing = aside * (aside_cold / gpu.dram_bytes_per_s + (1.0 - aside_cold) / gpu.l2_bytes_per_s)
     fixed = launches * floor + routing
-    latency = fixed + overlap(c["overlap_power"], overlap(c["power_power"], tensor, power), chain, dram, l2)
+    latency = fixed + singly + overlap(c["overlap_power"], overlap(c["power_power"], tensor, power), chain, dram, l2)
     one = np.ones_like(latency)
     features = {
         "tensor": np.log(tensor / latency),
@@ -113,6 +125,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "touched": np.log2(touched),
         "handled": np.log(handled / rows),
         "routing": routing / latency,
+        "scalar": singly / latency,
         "touched_share": touched * columns["ep"] / columns["num_experts"],
         "padding": padded / rows,
         "weights_in_l2": np.log(weights / capacity),
@@ -131,5 +144,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "kernel": kernel.astype(np.float64),
         "path": path.astype(np.float64),
     }
-    seconds = {"tensor": tensor, "k latency": chain, "dram": dram, "l2": l2, "power": power, "launch and routing": fixed}
+    seconds = {
+        "tensor": tensor, "k latency": chain, "dram": dram, "l2": l2, "power": power, "single loads": singly, "launch and routing": fixed,
+    }  # fmt: skip
     return OperatorTerms(latency, seconds, features)

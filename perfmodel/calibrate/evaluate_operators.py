@@ -2,7 +2,7 @@
 
 left-out: the shipped model that never saw the GPU. shapes: a model of the GPU's own rows, scored on a fifth of its shapes, unseen.
 table: the left-out model corrected with N rows of half of the shapes, scored on the other half; stack-table: the same for each stack
-alone, as somebody corrects the one that is in use.
+alone, as somebody corrects the one that is in use. interpolated: no model, but all rows of that half, on the rows that stack-table scores.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.calibrate import floor
 from perfmodel.calibrate.build_operators import CALIBRATED, OWN_MIN_ROWS, load
 from perfmodel.calibrate.operators import OWN_ROWS, Rows, fit_tree, sample, shape_folds
 from perfmodel.calibrate.table import correct
@@ -24,6 +25,7 @@ from perfmodel.library import names
 from perfmodel.library.columns import take
 from perfmodel.ops.attention import visited_pairs
 from perfmodel.ops.memory import TRAFFIC
+from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from perfmodel.learn.model import FittedModel
 
 Floats = npt.NDArray[np.float64]
-TABLE, STACK_TABLE = "table", "stack-table"
-MODES = ("left-out", "shapes", TABLE, STACK_TABLE)
+TABLE, STACK_TABLE, INTERPOLATED = "table", "stack-table", "interpolated"
+MODES = ("left-out", "shapes", TABLE, STACK_TABLE, INTERPOLATED)
 BY = ("operator", "gpu", "stack", "dtype", "regime")
 SMALL_M = 64  # rows of a GEMM up to which a decode step is one: a regime of its own beside the ones by latency
 REGIMES = ((0.0, 10.0, "under 10 us"), (10.0, 100.0, "10 to 100 us"), (100.0, np.inf, "over 100 us"))
@@ -91,6 +93,8 @@ def evaluate(
 ) -> pd.DataFrame:
     """One row a measured row: operator, GPU, stack, dtype, regime, |predicted / measured - 1|, whether covered, the baselines' errors.
 
+    Mode interpolated has no interval but, beside its error, that of the rows inside of the table, the roughness of the table (error of
+    each row by its neighbours) and how far another stack is from it.
     Raises InputError for an unknown mode, a GPU without rows of `what`, or a mode that no GPU has enough rows for.
     """
     import pandas as pd
@@ -109,9 +113,13 @@ def evaluate(
     for i, name in enumerate(wanted):
         progress(f"{what}, {mode}, {name}", i, len(wanted))
         of_gpu = rows.take(rows.gpu == name)
-        stack = of_gpu.columns["stack"] if mode == STACK_TABLE else np.zeros(len(of_gpu))
+        stack = of_gpu.columns["stack"] if mode in (STACK_TABLE, INTERPOLATED) else np.zeros(len(of_gpu))
         parts = [of_gpu.take(stack == code) for code in np.unique(stack)]
         for part in parts:
+            if mode == INTERPOLATED:
+                train, held = shape_folds(part, 2)[0]
+                pieces.append(_interpolated(name, of_gpu, part.take(train), sample(part.take(held), per_gpu // len(parts))))
+                continue
             model, own = _model_and_rows(name, part, mode, rows_given)
             pieces.append(_scored(name, sample(own, per_gpu // len(parts)), model))
     return pd.concat(pieces, ignore_index=True)
@@ -132,11 +140,34 @@ def _model_and_rows(name: str, own: Rows, mode: str, rows_given: int) -> tuple[F
 
 
 def _scored(name: str, rows: Rows, model: FittedModel) -> pd.DataFrame:
+    found = predict_columns(find_gpu(name), rows.what, dict(take(rows.columns, slice(None))), model)
+    measured = np.exp(rows.log_latency) * US_PER_S
+    return _facts(name, rows).assign(
+        error=np.abs(found.latency_us / measured - 1),
+        covered=(measured >= found.low_us) & (measured <= found.high_us),
+        answered=np.isfinite(found.latency_us) & (found.latency_us > 0),
+    )
+
+
+def _interpolated(name: str, of_gpu: Rows, table: Rows, rows: Rows) -> pd.DataFrame:
+    found, outside = floor.interpolated(table, rows)
+    error = np.abs(np.expm1(found - rows.log_latency))
+    return _facts(name, rows).assign(
+        error=error,
+        inside=np.where(outside, np.nan, error),
+        outside=outside,
+        neighbours=floor.between_neighbours(of_gpu, rows),
+        other_stack=floor.other_stacks(of_gpu, rows),
+        answered=np.isfinite(found),
+    )
+
+
+def _facts(name: str, rows: Rows) -> pd.DataFrame:
+    """What a row is, and the baselines' errors."""
     import pandas as pd
 
     columns = dict(take(rows.columns, slice(None)))
-    found = predict_columns(find_gpu(name), rows.what, columns, model)
-    measured = np.exp(rows.log_latency) * 1e6
+    measured = np.exp(rows.log_latency) * US_PER_S
     roof, two = baselines(name, rows.what, columns)
     regime = np.select([measured < high for _, high, _ in REGIMES[:-1]], [label for *_, label in REGIMES[:-1]], REGIMES[-1][2])
     return pd.DataFrame(
@@ -146,11 +177,8 @@ def _scored(name: str, rows: Rows, model: FittedModel) -> pd.DataFrame:
             "stack": np.array(names.STACKS)[columns["stack"].astype(np.intp)],
             "dtype": np.array(names.DTYPES)[columns["dtype"].astype(np.intp)],
             "regime": regime,
-            "error": np.abs(found.latency_us / measured - 1),
-            "covered": (measured >= found.low_us) & (measured <= found.high_us),
             "roofline": np.abs(roof / measured - 1),
             "two_constants": np.abs(two / measured - 1),
-            "answered": np.isfinite(found.latency_us) & (found.latency_us > 0),
             "small_m": columns["m"] <= SMALL_M if "m" in columns else False,
         }
     )
@@ -168,8 +196,9 @@ def summary(scored: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     grouped = scored.groupby(list(by), observed=True)
     error = grouped["error"]
     table = pd.DataFrame({"rows": error.size(), "mean": error.mean(), "median": error.median(), "p90": error.quantile(0.9)})
-    for column in ("covered", "answered", "roofline", "two_constants"):
-        table[column] = grouped[column].mean()
+    for column in ("inside", "outside", "neighbours", "other_stack", "covered", "answered", "roofline", "two_constants"):
+        if column in scored:
+            table[column] = grouped[column].mean()
     percent = [column for column in table.columns if column != "rows"]
     table[percent] = (100 * table[percent]).round(1)
     return table.reset_index()

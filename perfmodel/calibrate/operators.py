@@ -49,7 +49,7 @@ ANY_SHARE = 0.3  # rows repeated without stack and kernel, so that the tree also
 FIXED = (
     "max_splits", "split_tokens", "idle_share", "pj_mma", "pj_wgmma", "pj_7nm", "pj_tcgen", "pj_per_byte",
     "constant_data_power", "power_power",
-    "narrow_share", "peak_share",
+    "narrow_share", "peak_share", "block_share_mma",
     "inline_ecc_share", "copies_any", "copies_vllm", "copies_sglang", "copies_trtllm", "copies_torch",
 )  # fmt: skip
 """Constants that keep their stated value: facts with a source of their own, not identified by latencies, or a choice of form."""

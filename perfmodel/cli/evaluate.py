@@ -72,6 +72,13 @@ def ranking(
     output.write_rows(rows, json_=json_, csv_=csv_, head=[*head, ""])
 
 
+INTERPOLATION = (
+    "interpolated between all rows of the stack's other shapes (linear in logs), outside of them the nearest row; inside: error there, "
+    "outside: share of the rest; neighbours: error by the two rows next to a row with its own shape; other_stack: how far the stack that "
+    "agrees best is from it on the same operator",
+)
+
+
 @app.command()
 def operators(
     operator: Annotated[
@@ -83,7 +90,7 @@ def operators(
         typer.Option(
             "--mode",
             help="left-out: the GPU was never seen; shapes: its own rows, other shapes; table: given N rows of it; "
-            "stack-table: given N rows of each stack alone.",
+            "stack-table: given N rows of each stack alone; interpolated: no model, but all rows of the stack's other shapes.",
         ),
     ] = "left-out",
     rows: Annotated[str, typer.Option("--rows", metavar="COUNT", help="Rows given in modes table and stack-table.")] = "200",
@@ -120,6 +127,7 @@ def operators(
         head = [
             f"|predicted / measured - 1| in %, mode {mode}; covered: share within the 80 % interval; roofline: max(flops / peak, bytes / "
             "bandwidth); two_constants: max(flops / peak, bytes / 0.8 bandwidth) + 3 us",
+            *(INTERPOLATION if mode == scoring.INTERPOLATED else ()),
             "",
         ]
         output.write_table(found, head=head)

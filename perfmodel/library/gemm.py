@@ -144,7 +144,8 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         t = floor + quantise + overlap(core, DRAM, L2),   core = max of tensor and power time, nearly
 
     floor: back-to-back launch inside a graph; DRAM: weights that do not stay in L2 between calls (a stack rotates through `copies`
-    of them) and activations that do not fit; quantise: activation quantisation of fp8 and int8, one more kernel.
+    of them) and activations that do not fit; quantise: activation quantisation of fp8 and int8, one or more kernels: scales of blocks
+    are found in one pass, a scale of the whole tensor in several. Block scales slow the inner loop of mma.sync down.
     No answer beats peak_share of the datasheet's tensor rate.
     Units: seconds, bytes, flop. Source: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves); stream-K,
     arXiv 2301.03598 (split-K); analytic/roofline.py and power.py. Valid: sizes of 1 to 2^31, sm_80 to sm_120.
@@ -153,10 +154,11 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     code = columns["dtype"].astype(np.intp)
     stack = columns["stack"].astype(np.intp)
     a_bytes, b_bytes, out_bytes = names.A_BYTES[code], names.B_BYTES[code], names.OUT_BYTES[code]
-    rate = names.tensor_rates(gpu, code)
+    rate, blocks = names.tensor_rates(gpu, code), names.BLOCK_SCALED[code]
+    loop_rate = rate if warpgroup_path(gpu) else np.where(blocks, rate * c["block_share_mma"], rate)
     batch = columns["batch"]
     m, n, k = columns["m"] * batch, columns["n"], columns["k"]
-    cycles = _core(gpu, c, *np.array([m, n, k, a_bytes, b_bytes, rate]).reshape(6, -1))
+    cycles = _core(gpu, c, *np.array([m, n, k, a_bytes, b_bytes, loop_rate]).reshape(6, -1))
     core, tensor, feed, chain, waves, splits, tile = np.reshape(cycles, (7, *m.shape))
     clock = gpu.max_clock_hz
     core, tensor, feed, chain = core / clock, tensor / clock, feed / clock, chain / clock
@@ -176,7 +178,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         flops * toggling * np.sqrt(a_bytes / 2.0), joule_per_flop(gpu, c), from_dram, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
     )
     floor = c["floor_us"] * 1e-6 + c["floor_latencies"] * gpu.dram_latency_s
-    launches = stack_values(c, "quantise", stack)
+    launches = np.where(blocks, stack_values(c, "quantise_block", stack), stack_values(c, "quantise", stack))
     quantise = np.where(names.QUANTISED[code], launches * floor + m * k * 3.0 / gpu.dram_bytes_per_s, 0.0)
     quantise = quantise + np.where(names.WEIGHT_ONLY[code], c["weight_only_us"] * 1e-6, 0.0)
     busy = overlap(c["power_power"], core, power)

@@ -34,6 +34,7 @@ A_BYTES = np.array([d.a_bytes for d in _SPECS])
 B_BYTES = np.array([d.b_bytes for d in _SPECS])
 OUT_BYTES = np.array([d.out_bytes for d in _SPECS])
 QUANTISED = np.array([d in ("fp8", "fp8_block", "int8", "nvfp4") for d in DTYPES])  # activations are quantised by the operator
+BLOCK_SCALED = np.array([d == "fp8_block" for d in DTYPES])  # a scale for each block, that no tensor core of these GPUs applies itself
 WEIGHT_ONLY = np.array([d in ("int8_wo", "int4_wo") for d in DTYPES])
 
 Codes = npt.NDArray[np.intp]

@@ -69,7 +69,10 @@ def prove(name: str, other: Path | None = None) -> pd.DataFrame:
 
 
 def prove_ranking(name: str) -> pd.DataFrame:
-    """One row a sweep, dtype and model (spec tier; fitted to the run's Triton configs): shapes, regret@1, @3, @8, worst @3, mean error."""
+    """One row a sweep, dtype and model (spec tier; fitted to the run's Triton configs): shapes, regret@1, @3, @8, worst @3, mean error.
+
+    Last, all shapes together.
+    """
     import pandas as pd
 
     spec = find_gpu(name)
@@ -85,7 +88,12 @@ def prove_ranking(name: str) -> pd.DataFrame:
             table = evaluate_ranking(read_sweeps("gemm", rows, str(dtype)), spec, methods)[0]
             ours = table[table["method"].isin(list(methods))].rename(columns={"method": "model"})
             found.append(ours.assign(sweep=sweep, dtype=dtype)[RANKING])
-    return pd.concat(found, ignore_index=True)
+    table = pd.concat(found, ignore_index=True)
+    whole = []
+    for model, rows in table.groupby("model", sort=False):
+        mean = {k: float(np.exp(np.average(np.log(rows[k]), weights=rows["shapes"]))) for k in ("@1", "@3", "@8")}
+        whole.append({"sweep": "all", "dtype": "", "model": model, "shapes": rows["shapes"].sum(), **mean, "@3 max": rows["@3 max"].max()})
+    return pd.concat([table, pd.DataFrame(whole)], ignore_index=True)
 
 
 def read_run(path: Path) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import PRIOR_WIDTH, REGIMES_US, correction, interval_group, operator_terms, predict_columns
+from perfmodel.learn.operators import PRIOR_WIDTH, REGIMES_US, correction, in_domain, interval_group, operator_terms
 from perfmodel.learn.transfer import (
     CARD_KEY,
     KNOWN_ARCH_GROUP,
@@ -291,13 +291,15 @@ def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
 
     inside: whether the model says that the row is in its domain; new: whether it says that its kernel is new on the tensor path.
     """
-    law, spec = replace(model, residual=None), find_gpu(rows.gpus[0])
-    pieces = []
-    for part in (sample(rows, 6000), sample(rows, 6000).without_names()):
-        full, said = predict_log(model, part), predict_columns(spec, rows.what, part.columns, model)
-        new = np.broadcast_to(new_kernels(model.card, spec.arch, said.terms.features), len(part))
-        ratio = full - predict_log(law, part)
-        pieces.append(np.stack([part.log_latency - full, part.log_latency, part.columns["stack"], ratio, said.in_domain, new]))
+    spec, pieces = find_gpu(rows.gpus[0]), []
+    named = sample(rows, 6000)
+    for part in (named, named.without_names()):
+        terms, learnt = correction(spec, rows.what, part.columns, model)
+        law = np.log(terms.latency_s)
+        full = law + learnt
+        new = np.broadcast_to(new_kernels(model.card, spec.arch, terms.features), len(part))
+        inside = in_domain(model, terms, part.columns)
+        pieces.append(np.stack([part.log_latency - full, part.log_latency, part.columns["stack"], full - law, inside, new]))
     return np.concatenate(pieces, axis=1)
 
 

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
@@ -15,13 +15,14 @@ from typer.models import OptionInfo
 MAY_MISS = {"q_len": "Default: 1 in decode, the whole kv_len in prefill."}
 
 
-def add_operator(app: typer.Typer, word: str, name: str, what: str, body: Callable[..., None]) -> None:
+def add_operator(app: typer.Typer, word: str, name: str, what: str, body: Callable[..., None], *, without: Collection[str] = ()) -> None:
     """Make the command `word` of the operator class `name` in perfmodel/ops/<word>.py.
 
-    `body` takes the operator first, then the verb's own options, which lose a spelling that is a field's. The operator checks its fields.
+    `body` takes the operator first, then the verb's own options: all but those in `without`, less a spelling that is a field's. The
+    operator checks its fields.
     """
     operator = getattr(importlib.import_module(f"perfmodel.ops.{word}"), name)
-    shared = list(inspect.signature(body).parameters.values())
+    shared = [p for p in inspect.signature(body).parameters.values() if p.name not in without]
 
     def command(**given: Any) -> None:
         values = {f.name: given.pop(f.name) for f in fields}

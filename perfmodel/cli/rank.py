@@ -64,21 +64,8 @@ def _rank(
     show(ranking, options.title(op, ranking.kernel), pruned=pruned, json_=json_, csv_=csv_)
 
 
-def _rank_cold(
-    op: Operator,
-    gpu: options.Gpu,
-    best: options.Best = "8",
-    configs: options.ConfigFile = None,
-    pruned: Pruned = False,
-    calibration: options.Calibration = "auto",
-    json_: output.Json = False,
-    csv_: output.Csv = False,
-) -> None:
-    _rank(op, gpu, best, configs, pruned, calibration, json_, csv_)
-
-
 for _word, (_name, _what) in options.KERNEL_OPERATORS.items():
-    add_operator(app, _word, _name, _what, _rank if _word == "moe" else _rank_cold)
+    add_operator(app, _word, _name, _what, _rank, without=() if _word == "moe" else ("replayed",))
 
 
 def rows(ranking: Ranking) -> list[dict[str, Any]]:

@@ -79,12 +79,11 @@ def prove_ranking(name: str) -> pd.DataFrame:
     run = read_run(shipped("data") / "runs" / f"{spec.name}.parquet")
     ran = run[(run["what"] == "kernel:gemm") & (run["variant"] != "cublas")]
     fitted = fit_kernel("gemm", spec, ran[["m", "n", "k", "dtype", "status", "latency_us", *CONFIG_KEYS]])
-    models = {"before": resolve(spec, "kernel_gemm", None), "after": fitted}
+    methods = {when: predictor("gemm", spec, model) for when, model in (("before", resolve(spec, "kernel_gemm", None)), ("after", fitted))}
     found = []
     for sweep in ("evaluation", "plain"):
         rows = pd.read_parquet(shipped("data") / "gemm" / f"{sweep}_{spec.name}.parquet").drop(columns=["regs", "spills", "shared"])
         for dtype in sorted(rows["dtype"].unique()):
-            methods = {when: predictor("gemm", spec, model) for when, model in models.items()}
             table = evaluate_ranking(read_sweeps("gemm", rows, str(dtype)), spec, methods)[0]
             ours = table[table["method"].isin(list(methods))].rename(columns={"method": "model"})
             found.append(ours.assign(sweep=sweep, dtype=dtype)[RANKING])

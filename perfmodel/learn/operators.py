@@ -234,7 +234,7 @@ def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: 
     widths = width_table(model.card, gpu.arch, model.interval)[group]
     if arch_group(model.card, gpu.arch) == NEW_ARCH_GROUP or not np.any(new := new_kernels(model.card, gpu.arch, features)):
         return widths
-    return np.where(new, width_table({**model.card, "archs": ()}, gpu.arch, model.interval)[group], widths)
+    return np.where(new, width_table(model.card, gpu.arch, model.interval, NEW_ARCH_GROUP)[group], widths)
 
 
 def interval_group(latency_us: Floats, stack: Floats) -> npt.NDArray[np.intp]:
@@ -244,10 +244,10 @@ def interval_group(latency_us: Floats, stack: Floats) -> npt.NDArray[np.intp]:
     return group
 
 
-def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float]) -> Floats:
-    """The six half-widths that hold for this architecture."""
+def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float], group: str | None = None) -> Floats:
+    """The six half-widths that hold for this architecture, or those of `group` on it."""
     widths = card.get("half_widths", {})
-    found = widths.get(arch_group(card, arch)) or widths.get(NEW_ARCH_GROUP)
+    found = widths.get(group or arch_group(card, arch)) or widths.get(NEW_ARCH_GROUP)
     if not found:
         return np.full(6, max(-fallback[0], fallback[1]))
     return path_margin(card, arch) * np.asarray(found, dtype=np.float64)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from perfmodel.analytic.roofline import cache
 from perfmodel.hw.spec import GpuSpec
-
-__all__ = ["FULL_MMA", "FULL_WGMMA", "cache", "dram_efficiency", "inline_ecc", "joule_per_flop", "warpgroup_path"]
 
 FULL_MMA, FULL_WGMMA = 1000.0, 4000.0
 """bf16 flop a clock and SM of an uncut part (L40S 1012, H100 4096). Cut ones (L20, H20) feed fewer multiplies by the same data paths."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy.typing as npt
 
 from perfmodel import elementwise as np
-from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
+from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
-from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
+from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.attention_append import indexed
 from perfmodel.library.attention_paths import PATH, PATHS
 from perfmodel.library.attention_splits import FA3_MOST_SEQUENCES, plan, xqa_hopper

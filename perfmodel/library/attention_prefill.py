@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from perfmodel import elementwise as np
 from perfmodel.analytic.power import power_seconds
-from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
+from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
-from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
+from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.attention_append import append_s, indexed
 from perfmodel.library.attention_paths import PATH, PATHS, family
 from perfmodel.library.attention_tiles import tiles

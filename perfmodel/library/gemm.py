@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from perfmodel import elementwise as np
 from perfmodel.analytic.power import power_seconds
-from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
+from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
-from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
+from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import stack_values
 from perfmodel.library.terms import OperatorTerms
 

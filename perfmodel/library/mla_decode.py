@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfmodel import elementwise as np
-from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
+from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
-from perfmodel.library.arch import cache, dram_efficiency, warpgroup_path
+from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.launch import launch_floor_s, stack_values
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.mla import LATENT, ROPE

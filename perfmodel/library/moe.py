@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from perfmodel.analytic.power import power_seconds
-from perfmodel.analytic.roofline import dram_seconds, miss_share, overlap
+from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.elementwise import select
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
-from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, cache, dram_efficiency, joule_per_flop, warpgroup_path
+from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import launch_floor_s
 from perfmodel.library.moe_routing import loads
 from perfmodel.library.moe_tiles import PATH, PATHS, SGLANG_TRITON, VLLM_TRITON, kernel_tiles, layer_tiles

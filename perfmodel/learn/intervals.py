@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float64]
 NOMINAL = 0.80
 OUTSIDE = 2.0
 """Widening of an interval (in logs) outside what its model was fitted on: a stated guess near the evidence of GPUs left out. Of the A100's
-MoE rows outside the others' range the plain interval covers 37 %, the doubled one 88 %; of the H200's memory-bound rows 44 and 69 %."""
+MoE rows outside the others' range the plain interval covers 27 %, the doubled one 90 %; of the H200's memory-bound rows 39 and 62 %."""
 
 
 def group_folds(groups: npt.NDArray[np.int64], folds: int, seed: int = 0) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import math
 import os
 import sys
@@ -87,6 +88,7 @@ def compile_together(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]
         return
     with (
         contextlib.suppress(Exception),  # what is wrong with a launch, the launch itself says
+        _without_collection(),
         ThreadPoolExecutor(min(len(configs), os.cpu_count() or 1)) as pool,
         mode(pool, ignore_errors=True),
     ):
@@ -105,6 +107,22 @@ def compile_together(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]
                     kernel.result()
                     _launch(tuner, config, call)()
                     break
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage is collected while the block runs.
+
+    A collection inside `ast.parse` may give the turn to another thread, and two threads in it fail one another with "AST constructor
+    recursion depth mismatch" (CPython before 3.11.8 and 3.12.2, gh-106905). Triton parses in each thread that compiles.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def race(tuner: Any, configs: Sequence[Any], call: Mapping[str, Any]) -> list[Any]:

@@ -1,5 +1,6 @@
 """The autotune hook through Triton's own Autotuner, on a machine without a GPU."""
 
+import gc
 import itertools
 import threading
 import time
@@ -255,6 +256,15 @@ def test_the_first_to_be_ready_is_launched_while_others_compile(launch, monkeypa
     raced(monkeypatch, kernel, [1.0, 1.1, 1.2, 1.3, 1.3, 1.2, 1.1, 1.0])
     tuner.prune_configs(call)
     assert waited == [True] and 1 <= ready[0] < 4 and len(places) == 4
+
+
+def test_no_garbage_is_collected_while_configs_compile(launch):
+    """CPython before 3.11.8 loses an `ast.parse`, and with it a config, where a collection switches threads in it."""
+    kernel, tuner, call = launch
+    places, real, collecting = kernel.device_caches[0][0], kernel.compile, []
+    kernel.compile = lambda source, **named: (collecting.append(gc.isenabled()), real(source, **named))[1]
+    autotuner.compile_together(tuner, tuner.configs[:2], call)
+    assert collecting == [False, False] and gc.isenabled() and len(places) == 2
 
 
 def test_a_clear_winner_remains_alone_and_without_any_all_remain(launch, monkeypatch):

@@ -146,4 +146,6 @@ def power(base: Any, exponent: Any) -> Any:
 
 def _number(value: Any) -> Any:
     """Python's own numbers as numpy's, which divide by zero to infinity and have astype."""
-    return value if isinstance(value, generic) else asarray(value)[()]
+    if isinstance(value, generic):
+        return value
+    return float64(value) if type(value) is float else asarray(value)[()]

@@ -14,7 +14,7 @@ from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.attention_append import indexed
 from perfmodel.library.attention_paths import PATH, PATHS
 from perfmodel.library.attention_splits import FA3_MOST_SEQUENCES, plan, xqa_hopper
-from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
+from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, named_values, stack_values
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 
@@ -63,7 +63,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     tiles = np.ceil((seen + edge) / splits / KV_BLOCK)
     narrow = np.where(fp8 > 0, c["tile_fp8_share"], 1.0)
     tile_s = (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0 * narrow) / clock + c["tile_latencies"] * gpu.dram_latency_s
-    unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
+    unit_cycles = named_values(c, "unit_cycles", _UNITS, _UNIT[kernel])
     unit_cycles = np.where(fused, c["unit_cycles_xqa_hopper"], np.where(cut.xqa, c["unit_cycles_xqa"], unit_cycles))
     unit_cycles = np.where(cut.xqa & ~fused & (group > XQA_TILE), unit_cycles * c["xqa_second_tile"], unit_cycles)
     alone = (kernel == _TRTLLM) & ~cut.xqa  # one query head a block, multiplied on the CUDA cores
@@ -93,7 +93,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     a_clock = _convert(gpu, np.where(fused, _FA3, kernel), dim, alone, fp8, c)
     convert = np.where(alone, 1.0, fp8) * held / kv_bytes * passes * idle / (a_clock * sms * clock)
     floor = launch_floor_s(gpu, c)
-    calls = np.array([c[f"launches_{name}"] for name in PATHS])[path]
+    calls = named_values(c, "launches", PATHS, path)
     calls = np.where(fused, calls * c["xqa_hopper_launches"] + (dim <= 64.0), calls + fp8 * stack_values(c, "fp8_launches", stack))
     varlen = (stack == _VLLM) & (((kernel == _FA3) & (batch <= FA3_MOST_SEQUENCES)) | ((kernel == _FA2) & (batch > 1)))
     calls = calls + c["varlen_launches"] * varlen

@@ -13,7 +13,7 @@ from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_
 from perfmodel.library.attention_append import append_s, indexed
 from perfmodel.library.attention_paths import PATH, PATHS, family
 from perfmodel.library.attention_tiles import tiles
-from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, stack_values
+from perfmodel.library.launch import launch_floor_s, likely_attention_kernel, named_values, stack_values
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.attention import visited_pairs
@@ -24,7 +24,9 @@ _FLASHINFER, _TRITON, _TRTLLM, _CUDNN, _FA2, _FA3 = map(KERNELS.index, ("flashin
 _UNITS = ("other", "fa", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(family(name)) if family(name) in _UNITS else 0 for name in KERNELS])
 _SGLANG, _VLLM = STACKS.index("sglang"), STACKS.index("vllm")
+_SHARES = KERNELS[:8]  # kernels with a tensor share of their own; later ones have the last one's
 _WGMMA = {"trtllm": "cudnn", "triton": "triton_wgmma"}  # warp-specialised kernels that share a constant, or have one of their own
+_WGMMA_SHARES = tuple(_WGMMA.get(name, name) for name in _SHARES)
 FP8_HEADS = (64, 128, 192, 256)  # head dims that fp8 multiplies were measured at
 _NATIVE = np.array([name in ("fa3", "fa4", "trtllm", "cudnn", "triton") for name in KERNELS])  # kernels with a warp-group path
 
@@ -75,16 +77,16 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     share = np.where(waves <= 1.0, 1.0 / filled, 1.0 + c["tail_weight"] * (np.ceil(waves) / waves - 1.0))
     rate = names.tensor_rates(gpu, np.where(q_bytes < 2, code, np.where(fp8_math, kv_code, 0))) * clock / gpu.boost_clock_hz
     flops = 4.0 * elements * dim
-    reached = np.array([c[f"share_{name}"] for name in KERNELS[:8]])[np.minimum(kernel, 7)]
+    shared = np.minimum(kernel, len(_SHARES) - 1)
+    reached = named_values(c, "share", _SHARES, shared)
     if grouped:
-        wgmma = np.array([c[f"share_{_WGMMA.get(name, name)}"] for name in KERNELS[:8]])[np.minimum(kernel, 7)]
-        reached = np.where(native, wgmma, reached * c["mma_on_wgmma_share"])
+        reached = np.where(native, named_values(c, "share", _WGMMA_SHARES, shared), reached * c["mma_on_wgmma_share"])
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
     reached = 1.0 - (1.0 - reached) * cut  # what the data paths cost stays, the multiplies they feed are fewer
     if grouped:
         kept = np.full_like(dim, c["fp8_share_wgmma"])
     else:
-        kept = np.array([c[f"fp8_share_mma_{d}"] for d in FP8_HEADS])[np.searchsorted(FP8_HEADS, np.minimum(dim, FP8_HEADS[-1]))]
+        kept = named_values(c, "fp8_share_mma", FP8_HEADS, np.searchsorted(FP8_HEADS, np.minimum(dim, FP8_HEADS[-1])))
     kept = np.where(kernel == _TRITON, c["fp8_share_triton"], kept)
     reached = reached * np.where(fp8_math, kept, 1.0)
     two_level = (kernel == _FA3) & fp8_math & (stack == _VLLM)
@@ -98,7 +100,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     tensor = tensor * np.where(spilled, c["triton_window_cost"] * np.where(kv_bytes < 2, c["triton_window_fp8_share"], 1.0), 1.0)
     exp = share * elements * c["sfu_per_pair"] / (gpu.sfu_per_clock_per_sm * sms * clock)
     longest = np.where(window > 0, np.minimum(kv_len, window + q_tile), kv_len) + screened * kv_len
-    unit_cycles = np.array([c[f"unit_cycles_{name}"] for name in _UNITS])[_UNIT[kernel]]
+    unit_cycles = named_values(c, "unit_cycles", _UNITS, _UNIT[kernel])
     bulk = (kernel == _TRTLLM) | (kernel == _CUDNN)  # loads its keys by TMA, where FlashAttention-3 copies pages word by word
     unit_cycles = np.where(native, np.where(bulk, c["unit_cycles_cudnn"], c["unit_cycles_wgmma"]), unit_cycles)
     chain = (np.ceil(longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * dim / 128.0) + unit_cycles * share * waves) / clock
@@ -117,7 +119,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     busy = overlap(c["power_power"], overlap(unit_power, overlap(c["exp_power"], tensor, exp), chain), power)
     fp8 = (kv_bytes < 2) * 1.0
     path = PATH[stack, kernel]
-    calls = np.array([c[f"launches_{name}"] for name in PATHS])[path] + fp8 * (q_bytes > 1) * stack_values(c, "fp8_launches", stack)
+    calls = named_values(c, "launches", PATHS, path) + fp8 * (q_bytes > 1) * stack_values(c, "fp8_launches", stack)
     calls = calls + c["varlen_launches"] * ((kernel == _FA3) & (stack == _VLLM))
     calls = calls + c["uneven_launches"] * indexed(stack, kernel == _FA3, dim)
     fixed = calls * launch_floor_s(gpu, c) + stack_values(c, "sequence_ns", stack) * 1e-9 * batch

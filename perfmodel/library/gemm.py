@@ -6,7 +6,8 @@ Rows are launch-free (CUDA graph), in a steady state that rotates through a few 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy.typing as npt
 
@@ -42,6 +43,7 @@ _TILES = np.array(
 )
 _BM, _BN = _TILES.T[:, :, None]  # a tile a line, a GEMM a column
 _FLOPS = 2.0 * _BM * _BN
+_ONE = np.float64(1.0)  # numpy takes its own numbers beside an array quicker than Python's
 _INTENSITY = _BM * _BN / (_BM + _BN)
 K_STEP_BYTES = 128.0  # one cache line of K an iteration
 CORE_ROWS = 1024  # rows at a time: the arrays of all tiles stay in cache
@@ -49,25 +51,25 @@ Floats = npt.NDArray[np.float64]
 Columns = Mapping[str, npt.NDArray[np.float64]]
 
 
-def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
-    """Clock cycles of the SMs for the best tile: lines total, tensor, operand feed, K latency, waves, splits, tile index.
+def _core(gpu: GpuSpec, c: Mapping[str, float], m: Any, n: Any, k: Any, a_bytes: Any, b_bytes: Any, rate: Any) -> Sequence[Any]:
+    """Clock cycles of the SMs for the best tile: total, tensor, operand feed, K latency, waves, splits, tile index, each for all rows.
 
     Per tile: tensor = waves x k x 2 BM BN / (rate per SM x efficiency), efficiency = i / (i + half) with i = BM BN / (BM + BN);
     feed = waves x k (BM a + BN b) / port; latency = iterations of 128 bytes of K x cycles an iteration. Waves blend ceil and fraction.
     Split-K s = as many as SMs are idle, at 512 bytes of K a part or more, plus the traffic and latency of the reduction.
     """
     grouped = warpgroup_path(gpu)
-    clock, sms = gpu.max_clock_hz, float(gpu.sms)
+    clock, sms, port = gpu.max_clock_hz, np.float64(gpu.sms), np.float64(c["port_bytes_per_cycle"])
     l2_rate = gpu.l2_bytes_per_s / clock
     per_clock = gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms)
     half = c["half_wgmma"] * min(1.0, per_clock / FULL_WGMMA) if grouped else c["half_mma"] * min(1.0, per_clock / FULL_MMA)
     work = _work(half, c["narrow_share"] if grouped else 1.0)
     step_cycles = c["iteration_wgmma" if grouped else "iteration_mma"]
     l2_port = _l2_bytes_per_s(gpu, c) / clock
-    power = c["core_power"]
+    power, tail = c["core_power"], c["tail_weight"]
 
-    def best(m: Floats, n: Floats, k: Floats, a_bytes: Floats, b_bytes: Floats, rate: Floats) -> Floats:
-        """The answer for rows that either all have a tile worth splitting or all have none."""
+    def best(m: Any, n: Any, k: Any, a_bytes: Any, b_bytes: Any, rate: Any) -> Sequence[Any]:
+        """The answer for rows, or one, that either all have a tile worth splitting or all have none."""
         tiles, splits = cut(m, n, k, a_bytes)
         shared = splits.max() > 1.0
         used = np.ones((2 if shared else 1, *splits.shape))
@@ -76,41 +78,47 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Floats, n: Floats, k: Floats,
         units, depth = tiles * used, k / used
         mean = units / sms
         busiest = np.ceil(mean)
-        deep = np.where(mean <= 1.0, 1.0, c["tail_weight"] * busiest + (1.0 - c["tail_weight"]) * mean) * depth
+        deep = (tail * busiest + (1.0 - tail) * np.maximum(mean, _ONE)) * depth
         tensor = deep * (work / (rate / (gpu.boost_clock_hz * sms)))
-        feed = deep * (_BM * a_bytes + _BN * b_bytes) / np.minimum(c["port_bytes_per_cycle"], l2_port / np.minimum(units, sms))
+        feed = deep * _operands(a_bytes, b_bytes) / np.minimum(port, l2_port / np.minimum(units, sms))
         latency = depth * (step_cycles * a_bytes / K_STEP_BYTES)
         start, extra = busiest * c["tile_cycles"], np.zeros(used.shape)
         if shared:
             reduction = c["split_latencies"] * gpu.dram_latency_s * clock + m * n * 4.0 * (splits + 1.0) / l2_rate
             extra[1] = np.where(splits > 1.0, reduction, np.inf)
+        if not isinstance(m, np.ndarray):
+            total = overlap(power, tensor, feed, latency) + start + extra
+            at = int(total.argmin())
+            return [np.float64(v.item(at)) for v in (total, tensor, feed, latency, mean, used)] + [np.float64(at % len(_TILES))]
         parts = [part.reshape(-1, len(m)) for part in (tensor, feed, latency, mean, used, start, extra)]
         total = _totals(power, *parts[:3], *parts[5:])
-        index = total.argmin(axis=0)
-        if len(m) == 1:
-            at = int(index[0])
-            return np.array([[v.item(at)] for v in (total, *parts[:5])] + [[float(at % len(_TILES))]])
-        rows = np.arange(len(m))
-        return np.stack([*(v[index, rows] for v in (total, *parts[:5])), (index % len(_TILES)).astype(np.float64)])
+        index, rows = total.argmin(axis=0), np.arange(len(m))
+        return [*(v[index, rows] for v in (total, *parts[:5])), index % len(_TILES)]
 
-    def cut(m: Floats, n: Floats, k: Floats, a_bytes: Floats) -> tuple[Floats, Floats]:
+    def cut(m: Any, n: Any, k: Any, a_bytes: Any) -> tuple[Floats, Floats]:
         """(tiles of C, parts of K that each is best split into)."""
         tiles = np.ceil(m / _BM) * np.ceil(n / _BN)
-        return tiles, np.maximum(1.0, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
+        return tiles, np.maximum(_ONE, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
 
     columns = [m, n, k, a_bytes, b_bytes, rate]
-    if len(m) == 1:
+    if not isinstance(m, np.ndarray):
         return best(*columns)
-    if all((v == v[0]).all() for v in columns[3:]):
-        columns[3:] = [v[:1] for v in columns[3:]]
+    if len(m) and all((v == v[0]).all() for v in columns[3:]):
+        columns[3:] = [v[0] for v in columns[3:]]
     out = np.empty((7, len(m)))
     for begin in range(0, len(m), CORE_ROWS):
         rows = np.arange(begin, min(begin + CORE_ROWS, len(m)))
-        some = (cut(*(v[rows] if len(v) > 1 else v for v in columns[:4]))[1] > 1.0).any(axis=0)
+        some = (cut(*(v[rows] if isinstance(v, np.ndarray) else v for v in columns[:4]))[1] > 1.0).any(axis=0)
         for group in (rows[some], rows[~some]):
             if len(group):
-                out[:, group] = best(*(v[group] if len(v) > 1 else v for v in columns))
-    return out
+                out[:, group] = best(*(v[group] if isinstance(v, np.ndarray) else v for v in columns))
+    return list(out)
+
+
+def _operands(a_bytes: Any, b_bytes: Any) -> Floats:
+    """Bytes of operands that a tile reads for each element of K."""
+    found: Floats = _BM * a_bytes + _BN * b_bytes
+    return found
 
 
 @functools.lru_cache(maxsize=256)
@@ -123,9 +131,6 @@ def _work(half: float, narrow_share: float) -> Floats:
 
 def _totals(power: float, tensor: Floats, feed: Floats, latency: Floats, start: Floats, extra: Floats) -> Floats:
     """Cycles in all of each tile, infinite where it cannot be the best: the overlap lies between its largest term and 3^(1/p) of it."""
-    if tensor.shape[1] == 1:
-        whole: Floats = overlap(power, tensor, feed, latency) + start + extra
-        return whole
     largest, aside = np.maximum(np.maximum(tensor, feed), latency), start + extra
     fair = np.flatnonzero(largest * (1.0 - 1e-9) + aside <= (largest * (3.0 ** (1.0 / power) * (1.0 + 1e-9)) + aside).min(axis=0))
     total = np.full(largest.size, np.inf)
@@ -158,8 +163,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     loop_rate = rate if warpgroup_path(gpu) else np.where(blocks, rate * c["block_share_mma"], rate)
     batch = columns["batch"]
     m, n, k = columns["m"] * batch, columns["n"], columns["k"]
-    cycles = _core(gpu, c, *np.array([m, n, k, a_bytes, b_bytes, loop_rate]).reshape(6, -1))
-    core, tensor, feed, chain, waves, splits, tile = np.reshape(cycles, (7, *m.shape))
+    core, tensor, feed, chain, waves, splits, tile = _core(gpu, c, m, n, k, a_bytes, b_bytes, loop_rate)
     clock = gpu.max_clock_hz
     core, tensor, feed, chain = core / clock, tensor / clock, feed / clock, chain / clock
     weights, acts = n * k * b_bytes * batch, m * k * a_bytes + m * n * out_bytes

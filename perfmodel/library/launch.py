@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,15 @@ def launch_floor_s(gpu: GpuSpec, c: Mapping[str, float]) -> float:
 
 def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Any:
     """Constant `<prefix>_<stack>` of each row's stack; `stack`: codes, or one."""
-    if not isinstance(stack, np.ndarray):
-        return np.float64(c[f"{prefix}_{STACKS[stack]}"])
-    table = np.array([c[f"{prefix}_{name}"] for name in STACKS])
-    result: Floats = table[stack]
+    return named_values(c, prefix, STACKS, stack)
+
+
+def named_values(c: Mapping[str, float], prefix: str, names: Sequence[object], codes: npt.NDArray[np.intp]) -> Any:
+    """Constant `<prefix>_<name>` of each row, whose name is names[code]; `codes`: one a row, or one."""
+    if not isinstance(codes, np.ndarray):
+        return np.float64(c[f"{prefix}_{names[codes]}"])
+    table = np.array([c[f"{prefix}_{name}"] for name in names])
+    result: Floats = table[codes]
     return result
 
 

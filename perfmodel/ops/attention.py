@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import numpy.typing as npt
 
+from perfmodel import elementwise as np
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
 from perfmodel.ops.check import holdable, size
@@ -74,9 +74,10 @@ def visited_pairs(q_len: npt.ArrayLike, kv_len: npt.ArrayLike, window: npt.Array
     Query i (1 to q) stands at key c = kv - q + i and sees min(c, window or infinity) keys when causal, kv otherwise. Summed:
     with a = kv - q, L = window: the queries with c <= L see c each, the others L.
     """
-    q, kv, win = (np.asarray(x, dtype=np.float64) for x in (q_len, kv_len, window))
+    q, kv, win = (np.asarray(x, dtype=np.float64)[()] for x in (q_len, kv_len, window))
     limit = np.where(win > 0, win, np.inf)
     start = kv - q
     growing = np.clip(np.minimum(limit, kv) - start, 0.0, q)  # queries that still see all before them
     seen = growing * start + growing * (growing + 1.0) / 2.0 + (q - growing) * np.minimum(limit, kv)
-    return np.asarray(np.where(np.asarray(causal), seen, q * np.minimum(kv, limit)), dtype=np.float64)
+    pairs: Floats = np.where(np.asarray(causal)[()], seen, q * np.minimum(kv, limit))
+    return pairs

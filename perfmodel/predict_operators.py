@@ -51,17 +51,17 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     columns = read_operator(kind, op, stack)
     part = next(_answering(gpu, kind, columns, calibration))
     what, found = part.what, _answer(gpu, part, columns)
-    terms = {name: float(value[0]) * US_PER_S for name, value in found.terms.seconds.items()}
+    terms = {name: float(value) * US_PER_S for name, value in found.terms.seconds.items()}
     return Prediction(
-        latency_us=float(found.latency_us[0]),
-        low_us=float(found.low_us[0]),
-        high_us=float(found.high_us[0]),
+        latency_us=float(found.latency_us),
+        low_us=float(found.low_us),
+        high_us=float(found.high_us),
         bound=max(terms, key=terms.__getitem__),
         terms=terms,
         tier=found.model.tier,
-        in_domain=bool(found.in_domain[0]),
+        in_domain=bool(found.in_domain),
         model_id=found.model.model_id,
-        detail={"law_us": float(found.terms.latency_s[0]) * US_PER_S, "stack": stack or "any"},
+        detail={"law_us": float(found.terms.latency_s) * US_PER_S, "stack": stack or "any"},
         explainer=functools.partial(_explain, op, gpu, what, columns, part.model),
     )
 
@@ -70,7 +70,7 @@ def _explain(op: Any, gpu: GpuSpec, what: str, columns: Mapping[str, Any], model
     from perfmodel.predict_explain import explanation
 
     def latency_of(spec: GpuSpec) -> float:
-        return float(operator_terms(spec, what, columns, model.constants).latency_s[0])
+        return float(operator_terms(spec, what, columns, model.constants).latency_s)
 
     title = f"{op} by {found.detail['stack']}"
     named = found.detail["stack"] != "any"
@@ -150,19 +150,21 @@ def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.flo
 
 def _parts_of(what: str, columns: Mapping[str, npt.NDArray[np.float64]], piece: Any, model: FittedModel) -> Iterator[Part]:
     """The parts of those rows of a table that one law answers."""
+    single = not isinstance(columns["stack"], np.ndarray)
+    stack, kernel = (columns[name] if single else columns[name][piece] for name in ("stack", "kernel"))
     own_kernels = MODELS[what].kind in BY_STACK
     if STACKS_KEY not in model.card and not own_kernels:
-        if len(columns["stack"][piece]):
+        if single or len(stack):
             yield Part(what, piece, model, 1.0, unnamed=False)
         return
-    stack = columns["stack"][piece].astype(np.intp)
-    group = np.zeros_like(stack)
+    stack = stack.astype(np.intp)
+    group = 0 * stack
     if STACKS_KEY in model.card:
-        group += _strangers(tuple(model.card[STACKS_KEY]))[stack]
+        group = group + _strangers(tuple(model.card[STACKS_KEY]))[stack]
     if own_kernels:
-        group += 2 * ((stack == ANY_STACK) & (columns["kernel"][piece] == 0))
+        group = group + 2 * ((stack == ANY_STACK) & (kernel == 0))
     shares = 1.0, float(model.card.get(OTHER_STACKS_KEY, 0.0))
-    found = np.flatnonzero(np.bincount(group)).tolist()
+    found = [int(group)] if single else np.flatnonzero(np.bincount(group)).tolist()
     for code in found:
         rows = piece if len(found) == 1 else np.arange(len(columns["stack"]))[piece][group == code]
         yield Part(what, rows, model, shares[code % 2], unnamed=code > 1)
@@ -201,25 +203,24 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
     What such a row's time consists of is told of the stack whose answer is nearest to the one given; tier and domain are those of the
     model that would answer alone.
     """
-    length = len(columns["stack"])
-    asked = {name: np.concatenate([values] * len(stacks)) for name, values in columns.items()}
-    asked["stack"] = np.repeat(np.array(stacks, dtype=np.float64), length)
-    latency, half, law = np.empty((3, len(stacks) * length))
-    seconds: dict[str, npt.NDArray[np.float64]] = {}
-    for one in _parts_of(part.what, asked, slice(None), part.model):
-        own = take(asked, one.rows)
-        answer = _predicted(gpu, one, own)
-        latency[one.rows], law[one.rows] = answer.latency_us, answer.terms.latency_s
-        half[one.rows] = np.log(answer.high_us / answer.latency_us)
-        for name, values in answer.terms.seconds.items():
-            seconds.setdefault(name, np.empty(len(law)))[one.rows] = values
+    answers = []
+    for stack in stacks:
+        asked = {**columns, "stack": 0.0 * columns["stack"] + stack}
+        answers.append(_predicted(gpu, next(_parts_of(part.what, asked, slice(None), part.model)), asked))
+    latency, high = (np.reshape([getattr(answer, name) for answer in answers], (len(stacks), -1)) for name in ("latency_us", "high_us"))
+    bounds = between(latency, np.log(high / latency))
+    nearest = np.abs(np.log(latency / bounds[0])).argmin(axis=0)
     model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
-    inside = in_domain(model, answer.terms, own)[:length]  # by sizes and types: the same for every stack
-    latency, half = (value.reshape(len(stacks), length) for value in (latency, half))
-    latency_us, low_us, high_us = between(latency, half)
-    nearest = np.abs(np.log(latency / latency_us)).argmin(axis=0) * length + np.arange(length)
-    terms = OperatorTerms(law[nearest], {name: values[nearest] for name, values in seconds.items()}, {})
-    return OperatorPredictions(latency_us, low_us, high_us, terms, model, inside)
+    inside = in_domain(model, answers[0].terms, columns)  # by sizes and types: the same for every stack
+    if not isinstance(columns["stack"], np.ndarray):
+        return OperatorPredictions(*(bound[0] for bound in bounds), answers[int(nearest[0])].terms, model, inside)
+
+    def told(values: Sequence[npt.NDArray[np.float64]]) -> Any:
+        return np.stack(values)[nearest, np.arange(len(nearest))]
+
+    seconds = {name: told([answer.terms.seconds[name] for answer in answers]) for name in answers[0].terms.seconds}
+    terms = OperatorTerms(told([answer.terms.latency_s for answer in answers]), seconds, {})
+    return OperatorPredictions(*bounds, terms, model, inside)
 
 
 class Labels:

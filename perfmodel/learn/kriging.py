@@ -76,7 +76,7 @@ class Place:
 def place(
     columns: Mapping[str, Floats], log_law: Floats, features: Mapping[str, Floats], kin: Floats | None = None, leaves: Leaves | None = None
 ) -> Place:
-    """Place of each row: logs of sizes, window, skew, the law's latency and terms; codes of names; what else is known of it."""
+    """Place of each row, or of one: logs of sizes, window, skew, the law's latency and terms; codes of names; what else is known of it."""
     near = [np.log2(np.maximum(np.nan_to_num(columns[name], nan=1.0), 1.0)) for name in SIZES if name in columns]
     if "window" in columns:
         near.append(np.log2(columns["window"] + 1.0) / 2.0)
@@ -84,10 +84,15 @@ def place(
         near.append(2.0 * columns["skew"])
     near.append(1.5 * log_law)
     near += [np.clip(features[name], -FURTHEST, FURTHEST) for name in TERMS if name in features]
-    names = np.stack([columns[name] for name in NAMES if name in columns], axis=1)
+    names = beside([columns[name] for name in NAMES if name in columns])
     empty = np.zeros((len(names), 0))
     kin = empty if kin is None else np.clip(kin, -FURTHEST_KIN, FURTHEST_KIN)
-    return Place(np.stack(near, axis=1), names, kin, empty.astype(np.uint16) if leaves is None else leaves)
+    return Place(beside(near), names, kin, empty.astype(np.uint16) if leaves is None else leaves)
+
+
+def beside(columns: Sequence[Floats]) -> Floats:
+    """Columns, or numbers of one row, as a table of shape (rows, columns)."""
+    return np.ascontiguousarray(np.reshape(columns, (len(columns), -1)).T)
 
 
 def _levels(a: Floats, b: Floats, apart: float) -> tuple[Floats, Floats]:

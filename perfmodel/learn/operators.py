@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import numpy
 import numpy.typing as npt
 
+from perfmodel import elementwise as np
 from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
@@ -34,7 +35,10 @@ KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_di
 
 @dataclass(frozen=True, slots=True)
 class OperatorPredictions:
-    """n predictions: microseconds, the 80 % interval, the terms behind them, and whether each lies within what was measured."""
+    """n predictions: microseconds, the 80 % interval, the terms behind them, and whether each lies within what was measured.
+
+    Arrays of n, or single numbers for one operator.
+    """
 
     latency_us: Floats
     low_us: Floats
@@ -82,26 +86,17 @@ def _constants(law: str, overrides: tuple[tuple[str, float], ...]) -> dict[str, 
 
 
 def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
-    """The law of `what` over columns, with a model's constants on top of the spec-tier ones."""
+    """The law of `what` over columns, or over the single numbers of one operator, with a model's constants on top of the spec-tier ones."""
     model = MODELS[what]
     values = _constants(model.law, tuple(sorted(constants.items())))
-    with np.errstate(divide="ignore"):
-        if not model.numbers or len(columns["dtype"]) != 1:
+    with numpy.errstate(divide="ignore"):
+        if model.numbers or isinstance(columns["dtype"], numpy.ndarray):
             return model.terms(gpu, columns, values)
-        return _row(model.terms(gpu, {name: column[0] for name, column in columns.items()}, values))
-
-
-def _row(terms: OperatorTerms) -> OperatorTerms:
-    """Terms of single numbers as columns of length 1."""
-    cells = [terms.latency_s, terms.least_s, *terms.seconds.values(), *terms.features.values()]
-    columns = list(np.array(list(map(float, cells)))[:, None])
-    split = 2 + len(terms.seconds)
-    seconds, features = zip(terms.seconds, columns[2:split], strict=True), zip(terms.features, columns[split:], strict=True)
-    return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1])
+        return model.terms(gpu, {name: np.full(1, value) for name, value in columns.items()}, values).of(0)
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
-    """Latency of each row: the law, times exp of the tree, within what physics allows."""
+    """Latency of each row, or of one operator: the law, times exp of the tree, within what physics allows."""
     terms, log_ratio, far = _corrected(gpu, what, columns, model)
     latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
     least = terms.least_s * US_PER_S
@@ -135,6 +130,8 @@ def _corrected(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: Fi
         entry = _fitted_again(gpu, what, entry, base)
         where = place(gpu, what, columns, base, terms, before, list(others.values()))
     between, far = kriging.interpolated(entry, where)
+    if not isinstance(learnt, numpy.ndarray):
+        between, far = between[0], far[0]
     return terms, learnt + between, far
 
 
@@ -175,14 +172,15 @@ def _as_interpolated(model: FittedModel, trees: int) -> FittedModel:
 
 def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Floats:
     """What a model's tree adds to the log latency of its law on a GPU; 0 without a tree."""
-    length = len(terms.latency_s)
+    log_ratio: Floats = np.zeros_like(terms.latency_s)
     if model.residual is None:
-        return np.zeros(length)
+        return log_ratio
     features = visible(model.card, gpu.arch, terms.features)
     share = tree_share(model.card, gpu.arch, terms.features)
-    if length == 1:
-        return np.full(1, share * model.residual.log_ratio_of_one(features))
-    log_ratio: Floats = share * model.residual.log_ratio(features, length)
+    if isinstance(log_ratio, numpy.ndarray):
+        log_ratio = share * model.residual.log_ratio(features, len(log_ratio))
+    else:
+        log_ratio = np.float64(share * model.residual.log_ratio_of_one(features))
     return log_ratio
 
 
@@ -220,8 +218,8 @@ def place(
     leaves = None
     if model.residual is not None:
         said.append(learnt)
-        leaves = model.residual.leaves(visible(model.card, gpu.arch, terms.features), len(log_law))
-    return kriging.place(columns, log_law, terms.features, np.stack(said, axis=1) if said else None, leaves)
+        leaves = model.residual.leaves(visible(model.card, gpu.arch, terms.features), np.size(log_law))
+    return kriging.place(columns, log_law, terms.features, kriging.beside(said) if said else None, leaves)
 
 
 def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: Mapping[str, Floats]) -> Floats:
@@ -231,10 +229,11 @@ def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: 
     prefill of the H100 left out, whose stacks the H200's rows of torch do not show: 70 % covered by the architecture alone, 80 % by both.
     """
     group = interval_group(latency_us, features["stack"])
-    widths = width_table(model.card, gpu.arch, model.interval)[group]
-    if arch_group(model.card, gpu.arch) == NEW_ARCH_GROUP or not np.any(new := new_kernels(model.card, gpu.arch, features)):
-        return widths
-    return np.where(new, width_table(model.card, gpu.arch, model.interval, NEW_ARCH_GROUP)[group], widths)
+    widths: Floats = width_table(model.card, gpu.arch, model.interval)[group]
+    new = new_kernels(model.card, gpu.arch, features)
+    if new is not False and arch_group(model.card, gpu.arch) != NEW_ARCH_GROUP:
+        widths = np.where(new, width_table(model.card, gpu.arch, model.interval, NEW_ARCH_GROUP)[group], widths)
+    return widths
 
 
 def interval_group(latency_us: Floats, stack: Floats) -> npt.NDArray[np.intp]:
@@ -255,16 +254,14 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
 
 def in_domain(model: FittedModel, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
     """Whether each row lies within the sizes and element types that a model was fitted to."""
-    length = len(terms.latency_s)
-    at: Any = 0 if length == 1 else slice(None)  # numbers cost a tenth of arrays of one
-    inside: Any = True
+    inside = np.ones_like(terms.latency_s) > 0
     for name, (low, high) in model.envelope.items():
-        values = feature(terms.features, name)[at]
+        values = feature(terms.features, name)
         inside = inside & (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:
         inside = inside & _known_dtypes(tuple(measured))[columns["dtype"].astype(np.intp)]
-    whole: npt.NDArray[np.bool_] = np.ones(length, dtype=bool) & inside
+    whole: npt.NDArray[np.bool_] = inside
     return whole
 
 

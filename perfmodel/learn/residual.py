@@ -72,9 +72,12 @@ class Residual:
         result: Floats = np.asarray(self.booster.inplace_predict(rows), dtype=np.float64)
         return result
 
-    def log_ratio_of_one(self, features: Mapping[str, Floats]) -> float:
-        """The same for one row, summed in double precision. Features must not be NaN."""
-        row = np.array([feature(features, name).item() for name in self.names], dtype=np.float32)
+    def log_ratio_of_one(self, features: Mapping[str, Any]) -> float:
+        """The same for one row of single numbers, summed in double precision. Features must not be NaN."""
+        try:
+            row = np.array([float(features[name]) for name in self.names], dtype=np.float32)
+        except KeyError as missing:
+            raise _no_feature(missing.args[0]) from None
         return float(self.flat.values(row).sum(dtype=np.float64))
 
     def leaves(self, features: Mapping[str, Floats], length: int) -> npt.NDArray[np.uint16]:
@@ -131,8 +134,12 @@ def matrix(names: Sequence[str], features: Mapping[str, Floats], length: int) ->
 def feature(features: Mapping[str, Floats], name: str) -> Floats:
     """One feature that a stored model names; raises InputError where the law does not give it."""
     if name not in features:
-        raise InputError(f"the stored model wants feature {name!r}, which this version does not compute: fit it again")
+        raise _no_feature(name)
     return features[name]
+
+
+def _no_feature(name: str) -> InputError:
+    return InputError(f"the stored model wants feature {name!r}, which this version does not compute: fit it again")
 
 
 def fit_residual(

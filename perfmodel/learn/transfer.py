@@ -7,13 +7,15 @@ The law keeps the names: which kernel a stack runs is a fact, not a residual.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import numpy
 import numpy.typing as npt
 
+from perfmodel import elementwise as np
 from perfmodel.learn.model import FittedModel
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +71,7 @@ def visible(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) 
     hidden = _unknown(card, arch, features)
     if hidden is True:
         return blank(features)
-    if not np.any(hidden):
+    if not hidden.any():
         return features
     return {name: np.where(hidden, HIDDEN, values) if name in NAMED else values for name, values in features.items()}
 
@@ -79,9 +81,15 @@ def _unknown(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats])
     known = card[CARD_KEY].get(tensor_path(arch))
     if not known:
         return True
-    seen = np.zeros(_STEP * _STEP, dtype=bool)
-    seen[known] = True
-    return ~seen[pair_codes(features)] & (features["stack"] > 0)
+    return _unseen(tuple(known))[pair_codes(features)] & (features["stack"] > 0)
+
+
+@functools.lru_cache(maxsize=64)
+def _unseen(known: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """By code of a pair: whether it is none of `known`."""
+    found = np.ones(_STEP * _STEP, dtype=bool)
+    found[list(known)] = False
+    return found
 
 
 def tree_share(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats] | None = None) -> Any:
@@ -122,7 +130,7 @@ def path_margin(card: Mapping[str, Any], arch: str) -> float:
 
 def settled(model: FittedModel, arch: str, features: Mapping[str, Floats] | None = None) -> FittedModel:
     """The same answers on an architecture, for most of the rows, from a tree that is used in full: more rounds can be added to it."""
-    share = float(np.median(tree_share(model.card, arch, features)))
+    share = float(numpy.median(tree_share(model.card, arch, features)))
     if model.residual is None or (share == 1.0 and features is None):
         return model
     return replace(model, residual=model.residual.scaled(share) if share < 1.0 else model.residual, card={**model.card, SETTLED: share})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Columns = dict[str, Floats]
+Numbers = dict[str, Any]  # np.float64 by the names of columns: one operator
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("compute_dtype", "precision", "quantization", "gemm_dtype"),
@@ -185,24 +186,23 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
     return out
 
 
-def read_operator(kind: str, op: Any, stack: str | None, kernel: str | None = None) -> Columns:
-    """The columns of one checked operator, each of length 1."""
-    out = {field: np.array([float(getattr(op, field))]) for field in (*NEEDED[kind], *_OPTIONAL[kind]) if field != "kind"}
-    out["dtype"] = np.array([float(names.dtype_code(op.dtype))])
-    out["stack"] = np.array([float(names.stack_code(stack))])
-    out["kernel"] = np.array([float(names.kernel_code(kernel or ""))])
+def read_operator(kind: str, op: Any, stack: str | None, kernel: str | None = None) -> Numbers:
+    """What `read_frame` gives for one checked operator: a number instead of each column."""
+    out: dict[str, float] = {field: getattr(op, field) for field in (*NEEDED[kind], *_OPTIONAL[kind]) if field != "kind"}
+    out["dtype"] = names.dtype_code(op.dtype)
+    out["stack"] = names.stack_code(stack)
+    out["kernel"] = names.kernel_code(kernel) if kernel else 0.0
     if kind in ("attention", "mla"):
-        out["kv_dtype"] = np.array([float(names.dtype_code(op.kv_dtype))])
-        out["decode"] = np.array([1.0 if op.phase == "decode" else 0.0])
+        out["kv_dtype"] = names.dtype_code(op.kv_dtype)
+        out["decode"] = 1.0 if op.phase == "decode" else 0.0
     if kind == "moe":
-        out["skew"] = np.array([skew(op.distribution)])
-        out["stage"] = np.zeros(1)
-        out["gated"] = np.array([0.0 if (op.hidden, op.inter) in moe_rows.UNGATED else 1.0])
-        out["whole_tokens"], out["old"] = np.zeros(1), np.zeros(1)
+        out["skew"] = skew(op.distribution)
+        out["stage"] = out["whole_tokens"] = out["old"] = 0.0
+        out["gated"] = 0.0 if (op.hidden, op.inter) in moe_rows.UNGATED else 1.0
     if kind == "memory":
-        out["kind"] = np.array([float(MEMORY_KINDS.index(op.kind))])
-        out["alone"] = np.zeros(1)
-    return out
+        out["kind"] = MEMORY_KINDS.index(op.kind)
+        out["alone"] = 0.0
+    return {name: np.float64(value) for name, value in out.items()}
 
 
 def take(columns: Mapping[str, Floats], rows: Any) -> Columns:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import numpy.typing as npt
 
+from perfmodel import elementwise as np
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import attention_decode, attention_prefill, gemm, memory, mla, mla_decode, moe, names
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -32,7 +32,7 @@ class Model:
 
 
 _EXPERTS = ("num_experts", "top_k", "hidden", "inter", "tp", "ep")
-_NARROW = np.array([name not in ("bf16", "fp16", "fp32") for name in names.DTYPES]).astype(np.int8)
+_NARROW = np.array([name not in ("bf16", "fp16", "fp32") for name in names.DTYPES]).astype("int8")
 _HEADS = ("q_heads", "kv_heads", "head_dim", "window")
 MODELS: Mapping[str, Model] = {
     "gemm": Model("gemm", gemm.LAW, gemm.terms, ("n", "k"), ("log2_m", "log2_n", "log2_k"), "gemm"),
@@ -68,15 +68,17 @@ KINDS = ("gemm", "attention", "moe", "mla", "memory")
 def parts(kind: str, columns: Mapping[str, Floats]) -> list[tuple[str, npt.NDArray[np.intp] | slice]]:
     """(model, rows) for a table of one kind: attention and MLA by phase, GEMM and MoE by 16-bit or quantised, MoE kernels alone apart."""
     if kind in ("attention", "mla"):
-        code, models = (columns["decode"] > 0).astype(np.int8), [f"{kind}_prefill", f"{kind}_decode"]
+        code, models = (columns["decode"] > 0).astype("int8"), [f"{kind}_prefill", f"{kind}_decode"]
     elif kind == "gemm":
         code, models = _NARROW[columns["dtype"].astype(np.intp)], ["gemm", "gemm_quantised"]
     elif kind == "moe":
-        code = np.where(columns["stage"] > 0, np.int8(2), _NARROW[columns["dtype"].astype(np.intp)])
+        code = np.where(columns["stage"] > 0, 2, _NARROW[columns["dtype"].astype(np.intp)])
         models = ["moe", "moe_quantised", "moe_kernel"]
     else:
         return [(kind, slice(None))]
+    if not isinstance(code, np.ndarray):
+        return [(models[int(code)], slice(None))]
     first = int(code[0]) if len(code) else 0
-    if len(code) == 1 or (code == first).all():
+    if (code == first).all():
         return [(models[first], slice(None))]
     return [(model, np.flatnonzero(code == i)) for i, model in enumerate(models)]

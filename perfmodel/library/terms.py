@@ -17,12 +17,19 @@ class OperatorTerms:
 
     latency_s: the closed form, seconds; `seconds`: what each resource alone needs; `features`: dimensionless columns of length n;
     least_s: what no correction may fall below, the flops at the tensor rate of the highest clock (0: nothing is known).
+    All are arrays of n, or single numbers for one operator.
     """
 
     latency_s: Floats
     seconds: Mapping[str, Floats]
     features: Mapping[str, Floats]
     least_s: Floats | float = 0.0
+
+    def of(self, row: int) -> OperatorTerms:
+        """The terms of one row, as single numbers."""
+        least = self.least_s[row] if isinstance(self.least_s, np.ndarray) else self.least_s
+        seconds, features = ({name: values[row] for name, values in each.items()} for each in (self.seconds, self.features))
+        return OperatorTerms(self.latency_s[row], seconds, features, least)
 
     def bound(self) -> npt.NDArray[np.str_]:
         """Name of the largest term of each row."""

@@ -33,7 +33,7 @@ def law(op: Any, spec: Any, stack: str = "vllm") -> Any:
 
 
 def seconds(op: Any, spec: Any) -> float:
-    return float(law(op, spec).latency_s[0])
+    return float(law(op, spec).latency_s)
 
 
 def faster(spec: Any, factor: float) -> Any:
@@ -68,7 +68,7 @@ def test_latency_is_finite_and_over_every_term_that_must_be_paid(name: str, size
         assert all(np.isfinite(v).all() for v in terms.features.values())
         for term in ("dram", "tensor", "l2", "launch"):
             if term in terms.seconds:
-                assert terms.latency_s[0] >= terms.seconds[term][0] * (1 - 1e-9), (op, term)
+                assert terms.latency_s >= terms.seconds[term] * (1 - 1e-9), (op, term)
 
 
 @settings(max_examples=40, deadline=None)
@@ -85,7 +85,7 @@ def test_no_answer_beats_the_datasheet(name: str, size: int) -> None:
     spec = gpu(name)
     found = predict_columns(spec, "gemm", read_operator("gemm", Gemm(size, size, size), "vllm"), operator_model(spec, "gemm", "auto"))
     least = 2e6 * size**3 / spec.tensor_rate("bf16") / physics("library_gemm")["peak_share"].value
-    assert least * (1 - 1e-9) <= found.low_us[0] <= found.latency_us[0] <= found.high_us[0]
+    assert least * (1 - 1e-9) <= found.low_us <= found.latency_us <= found.high_us
 
 
 @settings(max_examples=60, deadline=None)

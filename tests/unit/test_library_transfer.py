@@ -149,7 +149,7 @@ def test_rows_beside_an_entry_come_back_and_damaged_ones_are_refused() -> None:
 
 def latency(op: Attention, name: str, stack: str, kernel: str | None = None) -> float:
     columns = read_operator("attention", op, stack, kernel)
-    return float(operator_terms(gpu(name), f"attention_{op.phase}", columns, {}).latency_s[0])
+    return float(operator_terms(gpu(name), f"attention_{op.phase}", columns, {}).latency_s)
 
 
 def test_flash_attention_2_reads_the_cache_once_a_query_head_under_a_window() -> None:

@@ -90,9 +90,7 @@ def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], const
     model = MODELS[what]
     values = _constants(model.law, tuple(sorted(constants.items())))
     with numpy.errstate(divide="ignore"):
-        if model.numbers or isinstance(columns["dtype"], numpy.ndarray):
-            return model.terms(gpu, columns, values)
-        return model.terms(gpu, {name: np.full(1, value) for name, value in columns.items()}, values).of(0)
+        return model.terms(gpu, columns, values)
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
+from perfmodel import elementwise as np
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
-from perfmodel.elementwise import select
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
-from perfmodel.library.launch import launch_floor_s
+from perfmodel.library.launch import launch_floor_s, named_values
 from perfmodel.library.moe_routing import loads
 from perfmodel.library.moe_tiles import PATH, PATHS, SGLANG_TRITON, VLLM_TRITON, kernel_tiles, layer_tiles
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -61,7 +59,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     cut = min(1.0, gpu.tensor_rate("bf16") / (gpu.boost_clock_hz * sms) / (FULL_WGMMA if grouped else FULL_MMA))
     triton = (path == VLLM_TRITON) | (path == SGLANG_TRITON)  # its share is of the tensor rate itself, on either tensor path
     cutlass = c["tensor_share_wgmma" if grouped else "tensor_share_mma"]
-    reach = select([path == VLLM_TRITON, path == SGLANG_TRITON], [c["share_vllm_triton"], c["share_sglang_triton"]], cutlass)
+    reach = np.select([path == VLLM_TRITON, path == SGLANG_TRITON], [c["share_vllm_triton"], c["share_sglang_triton"]], cutlass)
     reach = reach * reuse / (reuse + c["half_rows"] * cut)
     reach = np.where(grouped & triton & (block < TWO_WARP_GROUPS), reach * c["triton_share"], reach)
     reach = 1.0 - (1.0 - reach) * cut  # what the data paths cost stays, the multiplies they feed are fewer
@@ -103,7 +101,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     launches = np.where(
         stage > 0,
         1.0,
-        np.array([c[f"launches_{name}"] for name in PATHS])[path] + np.where(names.QUANTISED[code], c["quantise_launches"], 0.0),
+        named_values(c, "launches", PATHS, path) + np.where(names.QUANTISED[code], c["quantise_launches"], 0.0),
     )
     handled = np.where(triton, columns["tokens"] * columns["top_k"], rows)  # Triton paths allot, activate and sum every routed row
     passed = handled * (hidden * 6.0 + (first + inter) * 2.0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
+from perfmodel import elementwise as np
 from perfmodel.library.terms import Floats
 
 GROUPS = 12  # expert groups by load, beside the busiest expert
@@ -26,17 +25,20 @@ class Loads:
     @property
     def touched(self) -> Floats:
         """Experts with any row, shape (n,)."""
-        return np.asarray((self.experts * np.minimum(self.rows, 1.0)).sum(axis=1), dtype=np.float64)
+        found: Floats = (self.experts * np.minimum(self.rows, 1.0)).sum(axis=-1)
+        return found
 
     @property
     def total(self) -> Floats:
         """Rows in all, shape (n,)."""
-        return np.asarray(np.maximum(self.copies * (self.experts * self.rows).sum(axis=1), 1.0), dtype=np.float64)
+        found: Floats = np.maximum(self.copies * (self.experts * self.rows).sum(axis=-1), 1.0)
+        return found
 
     def tiles(self, block: Floats) -> Floats:
         """Tiles of `block` rows (n,) that cover every touched expert's rows, shape (n,)."""
-        each = np.minimum(self.rows, 1.0) * np.ceil(np.maximum(self.copies[:, None] * self.rows, 1.0) / block[:, None])
-        return np.asarray((self.experts * each).sum(axis=1), dtype=np.float64)
+        each = np.minimum(self.rows, 1.0) * np.ceil(np.maximum(self.copies[..., None] * self.rows, 1.0) / block[..., None])
+        found: Floats = (self.experts * each).sum(axis=-1)
+        return found
 
 
 def loads(columns: Mapping[str, Floats]) -> Loads:
@@ -59,25 +61,25 @@ def loads(columns: Mapping[str, Floats]) -> Loads:
 
     def integral(u: Floats) -> Floats:
         """Integral of w from 0 to u, (n, len(u))."""
-        base = start[:, None] + slope[:, None] * u
-        area = (np.power(base, p[:, None] + 1.0) - np.power(start, p + 1.0)[:, None]) / ((p + 1.0) * slope)[:, None]
-        return np.asarray(area, dtype=np.float64)
+        base = start[..., None] + slope[..., None] * u
+        area: Floats = (np.power(base, p[..., None] + 1.0) - np.power(start, p + 1.0)[..., None]) / ((p + 1.0) * slope)[..., None]
+        return area
 
     top = 1.0 - 1.0 / experts
-    edges = np.concatenate([top[:, None] * np.linspace(0.0, 1.0, GROUPS + 1), np.ones((len(experts), 1))], axis=1)
-    mass = np.diff(integral(edges), axis=1)
-    share = mass / mass.sum(axis=1, keepdims=True)  # of all rows, by group; the last is the busiest expert alone
-    peak = np.minimum(share[:, -1], 1.0 / top_k)  # a token picks an expert once
-    rest = share[:, :-1] * ((1.0 - peak) / np.maximum(1.0 - share[:, -1], 1e-12))[:, None]
-    routed = (tokens * top_k)[:, None]
-    others = np.maximum(experts - 1.0, 1.0)[:, None] / GROUPS
-    skewed = np.concatenate([rest / others, peak[:, None]], axis=1) * routed
-    groups = np.concatenate([np.broadcast_to((local - 1.0)[:, None] / GROUPS, rest.shape), np.ones((len(experts), 1))], axis=1)
+    edges = np.concatenate([top[..., None] * np.linspace(0.0, 1.0, GROUPS + 1), np.ones_like(experts)[..., None]], axis=-1)
+    mass = np.diff(integral(edges), axis=-1)
+    share = mass / mass.sum(axis=-1, keepdims=True)  # of all rows, by group; the last is the busiest expert alone
+    peak = np.minimum(share[..., -1], 1.0 / top_k)  # a token picks an expert once
+    rest = share[..., :-1] * ((1.0 - peak) / np.maximum(1.0 - share[..., -1], 1e-12))[..., None]
+    routed = (tokens * top_k)[..., None]
+    others = np.maximum(experts - 1.0, 1.0)[..., None] / GROUPS
+    skewed = np.concatenate([rest / others, peak[..., None]], axis=-1) * routed
+    groups = np.concatenate([np.broadcast_to((local - 1.0)[..., None] / GROUPS, rest.shape), np.ones_like(experts)[..., None]], axis=-1)
     each = np.floor(mean + 1e-9)  # dealt out in turn, some experts get one row more than others
     more = np.maximum(mean - each, 0.0)
-    even = np.concatenate([np.broadcast_to(each[:, None], rest.shape), each[:, None] + 1.0], axis=1)
-    dealt = np.concatenate([np.broadcast_to((local * (1.0 - more))[:, None] / GROUPS, rest.shape), (local * more)[:, None]], axis=1)
-    routed_unevenly = columns["skew"][:, None] > 0
+    even = np.concatenate([np.broadcast_to(each[..., None], rest.shape), each[..., None] + 1.0], axis=-1)
+    dealt = np.concatenate([np.broadcast_to((local * (1.0 - more))[..., None] / GROUPS, rest.shape), (local * more)[..., None]], axis=-1)
+    routed_unevenly = columns["skew"][..., None] > 0
     rows, held = np.where(routed_unevenly, skewed, even), np.where(routed_unevenly, groups, dealt)
-    most = tokens * top_k / np.maximum((rows * held).sum(axis=1), 1e-9)
+    most = tokens * top_k / np.maximum((rows * held).sum(axis=-1), 1e-9)
     return Loads(rows, held, np.where(columns["whole_tokens"] > 0, np.maximum(np.minimum(top_k, most), 1.0), 1.0))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import numpy.typing as npt
 
-from perfmodel.elementwise import select
+from perfmodel import elementwise as np
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.names import KERNELS, STACKS
@@ -63,7 +62,7 @@ def layer_tiles(gpu: GpuSpec, columns: Mapping[str, Floats], path: npt.NDArray[n
     plain = (path == SGLANG_TRITON) | ((path == VLLM_TRITON) & (columns["old"] > 0))
     first = (128.0, 16.0) if gpu.capability[0] == 9 else (32.0, 128.0)
     line = _LINE / names.A_BYTES[code]
-    newer = select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
+    newer = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
     fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
     kinds = (
         (untuned, first[0] * one, first[1] * one, line),
@@ -74,7 +73,7 @@ def layer_tiles(gpu: GpuSpec, columns: Mapping[str, Floats], path: npt.NDArray[n
     )
     where = [kind[0] for kind in kinds]
     rows, wide, deep = ([kind[i] for kind in kinds] for i in (1, 2, 3))
-    return Tile(select(where, rows, fitting), select(where, wide, 128.0), select(where, deep, line))
+    return Tile(np.select(where, rows, fitting), np.select(where, wide, 128.0), np.select(where, deep, line))
 
 
 def kernel_tiles(gpu: GpuSpec, tokens: Floats, experts: Floats, hidden: Floats) -> Tile:
@@ -84,9 +83,9 @@ def kernel_tiles(gpu: GpuSpec, tokens: Floats, experts: Floats, hidden: Floats) 
     up to 164, or more KiB). Evidence: the steps of the H20 rows at 128, 256 and 512 tokens.
     """
     small = gpu.smem_per_sm_bytes <= 100 * _KIB
-    middle = not small and gpu.smem_per_sm_bytes <= 164 * _KIB
-    many = np.where(experts < 64, 64.0, 128.0) if small else np.full_like(tokens, 64.0 if middle else 128.0)
-    rows = select([tokens <= 128, tokens <= 256, tokens <= 512, tokens <= 2048], [16.0, 32.0, 64.0, 64.0 if middle else 128.0], many)
+    middle, one = not small and gpu.smem_per_sm_bytes <= 164 * _KIB, np.ones_like(tokens)
+    many = np.where(experts < 64, 64.0, 128.0) if small else one * (64.0 if middle else 128.0)
+    rows = np.select([tokens <= 128, tokens <= 256, tokens <= 512, tokens <= 2048], [16.0, 32.0, 64.0, 64.0 if middle else 128.0], many)
     narrow = np.where((hidden <= 1536) & (tokens <= 128), 16.0, 64.0)
     deep = np.where(tokens <= 256, 256.0 if small else 128.0, 64.0)
-    return Tile(rows, narrow if small else np.full_like(tokens, 128.0), deep)
+    return Tile(rows, narrow if small else one * 128.0, deep)

@@ -19,6 +19,7 @@ TermsOf = Callable[[GpuSpec, Mapping[str, Floats], Mapping[str, float]], Operato
 class Model:
     """One fitted law: the kind of table it reads, its constants' file, its terms, and the columns that make up a shape.
 
+    `terms` takes columns, or the single numbers (np.float64) of one operator: a tenth of the time of one row.
     `shape`: rows that share these are held out together; `domain`: features whose training range says whether an answer extrapolates.
     """
 
@@ -28,7 +29,6 @@ class Model:
     shape: tuple[str, ...]
     domain: tuple[str, ...]
     data: str  # file of data/operators with its rows
-    numbers: bool = True  # whether `terms` takes single numbers (np.float64) where it takes columns: a tenth of the time of one row
 
 
 _EXPERTS = ("num_experts", "top_k", "hidden", "inter", "tp", "ep")
@@ -53,9 +53,9 @@ MODELS: Mapping[str, Model] = {
         ("log2_kv", "log2_batch", "head_dim", "group"),
         "attention_decode",
     ),
-    "moe": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe", numbers=False),
-    "moe_quantised": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe", numbers=False),
-    "moe_kernel": Model("moe", moe.LAW, moe.terms, _EXPERTS[:4], ("log2_tokens", "log2_hidden", "log2_inter"), "moe_kernel", numbers=False),
+    "moe": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe"),
+    "moe_quantised": Model("moe", moe.LAW, moe.terms, _EXPERTS, ("log2_tokens", "log2_hidden", "log2_inter"), "moe"),
+    "moe_kernel": Model("moe", moe.LAW, moe.terms, _EXPERTS[:4], ("log2_tokens", "log2_hidden", "log2_inter"), "moe_kernel"),
     "mla_prefill": Model("mla", mla.LAW, mla.terms, ("num_heads", "q_len"), ("log2_q", "log2_batch", "log2_heads"), "mla_prefill"),
     "mla_decode": Model(
         "mla", mla_decode.LAW, mla_decode.terms, ("num_heads", "kv_len"), ("log2_kv", "log2_batch", "log2_heads"), "mla_decode"

@@ -25,12 +25,6 @@ class OperatorTerms:
     features: Mapping[str, Floats]
     least_s: Floats | float = 0.0
 
-    def of(self, row: int) -> OperatorTerms:
-        """The terms of one row, as single numbers."""
-        least = self.least_s[row] if isinstance(self.least_s, np.ndarray) else self.least_s
-        seconds, features = ({name: values[row] for name, values in each.items()} for each in (self.seconds, self.features))
-        return OperatorTerms(self.latency_s[row], seconds, features, least)
-
     def bound(self) -> npt.NDArray[np.str_]:
         """Name of the largest term of each row."""
         winner: npt.NDArray[np.str_] = np.array(list(self.seconds))[self.largest()]

@@ -15,7 +15,7 @@ from perfmodel.hw import gpu
 from perfmodel.learn.operators import operator_model, operator_terms, predict_columns
 from perfmodel.library import gemm
 from perfmodel.library.columns import MEMORY_KINDS, read_frame, take
-from perfmodel.library.registry import MODELS, parts
+from perfmodel.library.registry import parts
 
 GPUS = ("a100_sxm", "h100_sxm", "l20", "b200_sxm")
 ROWS = 40
@@ -52,6 +52,17 @@ def table(kind: str, seed: int) -> pd.DataFrame:
             "kv_len": q_len + pick([0, 3000]),
             "num_heads": pick([8, 16, 128]),
         },
+        "moe": {
+            "tokens": pick([1, 33, 8192]),
+            "hidden": pick([1024, 7168]),
+            "inter": pick([176, 2048]),
+            "num_experts": pick([8, 64, 256]),
+            "top_k": pick([1, 8]),
+            "tp": pick([1, 2]),
+            "ep": pick([1, 4]),
+            "distribution": pick(["balanced", "power_law_1.2"]),
+            "weight": pick(["both", "both", "w13", "w2"]),
+        },
         "memory": {"kind": pick(MEMORY_KINDS), "tokens": pick([1, 33, 8192]), "hidden": pick([128, 5120])},
     }
     stacks = pick(["", "vllm", "sglang", "trtllm", "torch"])
@@ -59,11 +70,10 @@ def table(kind: str, seed: int) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", GPUS)
-@pytest.mark.parametrize("kind", ["gemm", "attention", "mla", "memory"])
+@pytest.mark.parametrize("kind", ["gemm", "attention", "moe", "mla", "memory"])
 def test_one_question_gets_the_bits_of_its_row_in_a_table(name: str, kind: str) -> None:
     spec, columns = gpu(name), read_frame(kind, table(kind, 3))
     for what, rows in parts(kind, columns):
-        assert MODELS[what].numbers
         part, model = take(columns, rows), operator_model(spec, what, "auto")
         whole = operator_terms(spec, what, part, model.constants)
         for row in range(len(part["dtype"])):

@@ -17,7 +17,17 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import PRIOR_WIDTH, REGIMES_US, correction, in_domain, interval_group, operator_terms
+from perfmodel.learn.operators import (
+    DOUBT,
+    PRIOR_WIDTH,
+    REGIMES_US,
+    beyond_rates,
+    correction,
+    doubt,
+    in_domain,
+    interval_group,
+    operator_terms,
+)
 from perfmodel.learn.transfer import (
     CARD_KEY,
     KNOWN_ARCH_GROUP,
@@ -63,9 +73,13 @@ SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noi
 NEW_ARCH_MARGIN = 1.1
 """Widening for an architecture that is new. GPUs left out err by amounts that scatter by a factor of exp(0.25 to 0.35): the pooled width
 of two to four of them covers 79 to 80 % of the next one's rows on average, and this much of it 82 %, give or take 8 to 12 points on a
-single one (simulated). Evidence, 43 pairs of GPU and operator left out in turn: 83.9 % on average, standard deviation 8.1; 26 are within
-75 to 88, 6 below. Little tells which GPU will be the worse one: widths by terms or by nearness to measured rows left that scatter as it is,
-and so did the jackknife (how far models without one more GPU disagree) for products; it narrowed it for prefill, at ten more fits."""
+single one (simulated). Evidence, 43 pairs of GPU and operator left out in turn: 84.2 % on average, standard deviation 8.4; 25 are within
+75 to 88, 7 below. Nothing tried tells which GPU will be the worse one: likeness by memory, tensor path, watts a flop or L2, nearness to
+measured rows, a whole architecture left out, how far models without one more GPU disagree (it does for prefill, at ten more fits)."""
+LEARNT_LOG = 0.2
+"""Log correction by the tree that is as doubtful as all the rest of an answer (`doubt`); 0.15 to 0.3 do as well. Evidence, those 43 pairs:
+interval score 1.6 % less than with a width for each regime; of the 19 of GEMM, prefill, decode and MoE 14 within 75 to 88 %, not 10. No
+better: constants' spread between GPUs times sensitivities (a law evaluated for each), widths by stack, kernel, type or size."""
 ONE_GPU_MARGIN = 1.15  # and one GPU of an architecture less: H100 and H200 in turn cover 66 to 84 % of each other's attention rows without
 ONE_GPU_LEAST = 0.5  # nor is it trusted to make an interval less than half as wide as that of a new architecture
 EQUAL_GPUS = 0.5
@@ -259,10 +273,11 @@ def shape_folds(rows: Rows, folds: int, seed: int = 0) -> list[tuple[npt.NDArray
     return [(part != i, part == i) for i in range(folds)]
 
 
-def regime_widths(parts: Sequence[Floats]) -> list[float]:
+def regime_widths(parts: Sequence[Floats], apart: bool = True) -> list[float]:
     """Half-widths of the three regimes from columns that begin with (error, log latency), one array a GPU, GPUs alike; none of few rows.
 
     Of each the error that a new one exceeds with probability 1 - NOMINAL. A GPU is what is drawn next, not a row of one: it counts once.
+    apart: whether each regime has its own, else all have that of all rows.
     """
     if sum(part.shape[1] for part in parts) < MIN_GROUP:
         return []
@@ -270,7 +285,7 @@ def regime_widths(parts: Sequence[Floats]) -> list[float]:
     weight = np.concatenate([np.full(part.shape[1], 1.0 / max(part.shape[1], 1)) for part in parts])
     regime = interval_group(np.exp(log_latency - error) * US_PER_S, np.ones(len(error)))
     masks = [regime == i for i in range(len(REGIMES_US) + 1)]
-    masks = [mask if mask.sum() >= MIN_GROUP else np.ones_like(mask) for mask in masks]
+    masks = [mask if apart and mask.sum() >= MIN_GROUP else np.ones_like(mask) for mask in masks]
     return [round(upper_bound(np.abs(error[mask]), NOMINAL, weight[mask]), 4) for mask in masks]
 
 
@@ -287,9 +302,10 @@ def _halves(parts: Sequence[Floats]) -> list[list[Floats]]:
 
 
 def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
-    """(error, log latency, stack, log ratio of the tree, inside, new) of rows of a GPU that the model did not see, named and unnamed.
+    """(error, log latency, stack, log ratio of the tree, inside, new, beyond) of rows of a GPU the model did not see, named and unnamed.
 
-    inside: whether the model says that the row is in its domain; new: whether it says that its kernel is new on the tensor path.
+    inside: whether the model says that the row is in its domain; new: whether it says that its kernel is new on the tensor path; beyond
+    as `beyond_rates`.
     """
     spec, pieces = find_gpu(rows.gpus[0]), []
     named = sample(rows, 6000)
@@ -299,7 +315,8 @@ def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
         full = law + learnt
         new = np.broadcast_to(new_kernels(model.card, spec.arch, terms.features), len(part))
         inside = in_domain(model, terms, part.columns)
-        pieces.append(np.stack([part.log_latency - full, part.log_latency, part.columns["stack"], full - law, inside, new]))
+        beyond = beyond_rates(terms.features)
+        pieces.append(np.stack([part.log_latency - full, part.log_latency, part.columns["stack"], full - law, inside, new, beyond]))
     return np.concatenate(pieces, axis=1)
 
 
@@ -335,22 +352,24 @@ def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping
     new: list[Floats] = []
     for name in others:
         e = errors[name]
-        e = np.concatenate([e[:1] + (1.0 - shares[group[name]]) * e[3], e[1:]])
+        learnt = shares[group[name]] * e[3]
+        e = np.concatenate([(e[:1] + e[3] - learnt) / doubt(learnt, e[6], e[2], LEARNT_LOG), e[1:]])
         e = e[:, e[4] > 0]
         measured = (e[5] == 0) & (group[name] == KNOWN_ARCH_GROUP)
         known += [e[:, measured]] if measured.any() else []
         new += [e[:, ~measured]] if not measured.all() else []
     widths: dict[str, list[float]] = {KNOWN_ARCH_GROUP: [], NEW_ARCH_GROUP: []}
-    for one, other in zip(_halves(known), _halves(new), strict=True):
-        judges = (other, [*one, *other], [*known, *new])
-        far = [NEW_ARCH_MARGIN * width for width in next(filter(None, map(regime_widths, judges)), [PRIOR_WIDTH] * 3)]
-        near = regime_widths(one) or far
+    for one, other, apart in zip(_halves(known), _halves(new), (False, True), strict=True):
+        judged = (regime_widths(parts, apart) for parts in (other, [*one, *other], [*known, *new]))
+        far = [NEW_ARCH_MARGIN * width for width in next(filter(None, judged), [PRIOR_WIDTH] * 3)]
+        near = regime_widths(one, apart) or far
         if len(one) == 1:
             near = [max(ONE_GPU_MARGIN * a, ONE_GPU_LEAST * b) for a, b in zip(near, far, strict=True)]
         widths[KNOWN_ARCH_GROUP] += [round(width, 4) for width in near]
         widths[NEW_ARCH_GROUP] += [round(width, 4) for width in far]
     widest = max(max(w) for w in widths.values())
-    return replace(model, interval=(-widest, widest), card={**model.card, "half_widths": widths, TREE_SHARES: shares})
+    facts = {**model.card, "half_widths": widths, DOUBT: LEARNT_LOG, TREE_SHARES: shares}
+    return replace(model, interval=(-widest, widest), card=facts)
 
 
 def alike(kinds: Mapping[str, str], names: Iterable[str], name: str) -> bool:

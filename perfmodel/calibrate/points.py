@@ -25,6 +25,7 @@ from perfmodel.learn.operators import half_widths, operator_model, operator_term
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.terms import OperatorTerms
 from perfmodel.measure.operators import cost_s
+from perfmodel.units import US_PER_S
 
 Floats = npt.NDArray[np.float64]
 CANDIDATES = {"gemm": 3000}
@@ -74,7 +75,7 @@ def candidates(part: str, space: dict[str, Any], gpu: GpuSpec, seed: int) -> Can
         each = 2 * (space["best"] + space["spread"]) + 1
         cost = KERNEL_SHAPE_S + each * (KERNEL_ROW_S + 25e-6 * latency)
     else:
-        width = half_widths(model, gpu, latency, terms.features)
+        width = half_widths(model, gpu, latency, terms.features, np.log(latency / US_PER_S / terms.latency_s))
         names = frame["kernel"] if "kernel" in frame else [KIND[part]] * len(frame)
         cost = np.array([cost_s(str(name), us) for name, us in zip(names, latency.tolist(), strict=True)])
     return Candidates(part, frame, terms, width, cost)

@@ -84,6 +84,8 @@ def check_facts(card: Mapping[str, Any]) -> None:
             raise CardError(f"half_widths.{group} is {widths!r}: expected six numbers")
         for width in widths:
             number(f"half_widths.{group}", width, 0.0, WIDEST_LOG)
+    if "doubt" in card:
+        number("doubt", card["doubt"], positive=True)
     if BEYOND_KEY in card:
         beyond = _mapping(BEYOND_KEY, card[BEYOND_KEY])
         number(f"{BEYOND_KEY}.gpus", beyond.get("gpus"), 2)

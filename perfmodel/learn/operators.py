@@ -30,6 +30,7 @@ from perfmodel.units import US_PER_S
 
 REGIMES_US = (10.0, 100.0)
 PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual is at hand: a stated guess
+DOUBT = "doubt"  # in the card of a model whose widths are those of GPUs left out: the log correction that `doubt` takes
 KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_digests` has them
 
 
@@ -100,7 +101,7 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     least = terms.least_s * US_PER_S
     latency = np.maximum(latency, least)
     inside = in_domain(model, terms, columns)
-    spread = np.exp(half_widths(model, gpu, latency, terms.features) * far * np.where(inside, 1.0, OUTSIDE))
+    spread = np.exp(half_widths(model, gpu, latency, terms.features, log_ratio) * far * np.where(inside, 1.0, OUTSIDE))
     return OperatorPredictions(latency, np.maximum(latency / spread, least), latency * spread, terms, model, inside)
 
 
@@ -220,18 +221,37 @@ def place(
     return kriging.place(columns, log_law, terms.features, kriging.beside(said) if said else None, leaves)
 
 
-def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: Mapping[str, Floats]) -> Floats:
+def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: Mapping[str, Floats], log_ratio: Floats) -> Floats:
     """Half-width of the 80 % interval of log latency: by whether rows like these were measured, the stack is named, and the regime.
 
     A row is new where its architecture is, and where its stack brings a kernel of its own that no row of the tensor path shows. Evidence,
     prefill of the H100 left out, whose stacks the H200's rows of torch do not show: 70 % covered by the architecture alone, 80 % by both.
+    Widths of GPUs left out are those of a row without `doubt`; `log_ratio` is what tree and interpolation add to the law.
     """
     group = interval_group(latency_us, features["stack"])
     widths: Floats = width_table(model.card, gpu.arch, model.interval)[group]
     new = new_kernels(model.card, gpu.arch, features)
     if new is not False and arch_group(model.card, gpu.arch) != NEW_ARCH_GROUP:
         widths = np.where(new, width_table(model.card, gpu.arch, model.interval, NEW_ARCH_GROUP)[group], widths)
-    return widths
+    learnt = model.card.get(DOUBT)
+    return widths if learnt is None else widths * doubt(log_ratio, beyond_rates(features), features["stack"], learnt)
+
+
+def doubt(log_ratio: Floats, beyond: Floats, stack: Floats, learnt: float) -> Floats:
+    """How many times less sure than one by a known rate alone an answer is: what was learnt and what no datasheet says add up.
+
+    sqrt(1 + (log_ratio / learnt)^2 + beyond^2): on a GPU that was not measured a correction of `learnt` is as doubtful as the rest. 1 where
+    no stack is named: which one it is matters more there.
+    """
+    factor: Floats = np.where(stack > 0, np.sqrt(1.0 + (log_ratio / learnt) ** 2 + beyond**2), 1.0)
+    return factor
+
+
+def beyond_rates(features: Mapping[str, Floats]) -> Floats:
+    """Share of the law's latency that neither DRAM nor tensor cores at their rates account for: caches, chains, launches, power."""
+    rates = [features[name] for name in ("dram", "tensor") if name in features]
+    beyond: Floats = 1.0 - np.exp(functools.reduce(np.maximum, rates))
+    return beyond
 
 
 def interval_group(latency_us: Floats, stack: Floats) -> npt.NDArray[np.intp]:

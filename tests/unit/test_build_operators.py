@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from perfmodel.calibrate.build_operators import _better_alone
 from perfmodel.calibrate.operators import (
+    LEARNT_LOG,
     NEW_ARCH_MARGIN,
     ONE_GPU_LEAST,
     ONE_GPU_MARGIN,
@@ -17,16 +21,18 @@ from perfmodel.calibrate.operators import (
 )
 from perfmodel.hw import gpu
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import operator_model
+from perfmodel.learn.operators import DOUBT, beyond_rates, half_widths, operator_model
 from perfmodel.learn.transfer import TREE_SHARES
 
 ARCHS = {"a": "sm_80", "b": "sm_90", "c": "sm_90", "d": "sm_89", "e": "sm_86", "f": "sm_90"}
 
 
-def errors(size: float, tree: float = 0.0, *, rows: int = 400, inside: bool = True, new: bool = False) -> np.ndarray:
-    """Rows of (error, log latency, stack, log ratio of the tree, inside the domain, new kernel)."""
+def errors(
+    size: float, tree: float = 0.0, *, rows: int = 400, inside: bool = True, new: bool = False, beyond: float = 0.0, stack: float = 1.0
+) -> np.ndarray:
+    """Rows of (error, log latency, stack, log ratio of the tree, inside the domain, new kernel, share beyond known rates)."""
     signs, seconds = np.tile([1.0, -1.0], rows // 2), np.tile([5e-6, 50e-6, 500e-6, 50e-6], rows // 4)
-    same = [np.full(rows, float(value)) for value in (1.0, inside, new)]
+    same = [np.full(rows, float(value)) for value in (stack, inside, new, beyond)]
     return np.stack([size * signs, np.log(seconds), same[0], tree * signs, *same[1:]])
 
 
@@ -43,7 +49,8 @@ def test_shares_and_widths_come_from_the_others_by_whether_their_architecture_wa
     found = {"a": errors(0.30, 0.0), "b": errors(0.02, 0.1), "c": errors(0.02, 0.1), "d": errors(-0.10, 0.2), "e": errors(-0.10, 0.2)}
     model = with_widths(FittedModel("m", "spec", {}, (-1.0, 1.0)), found, ARCHS, "a")
     assert model.card[TREE_SHARES] == {"known": 1.0, "new": 0.5}
-    assert widths(found, "a") == {"known": pytest.approx([0.02] * 3), "new": pytest.approx([0.0] * 3, abs=1e-9)}
+    sure = 0.02 / math.hypot(1.0, 0.1 / LEARNT_LOG)
+    assert widths(found, "a") == {"known": pytest.approx([sure] * 3, abs=1e-4), "new": pytest.approx([0.0] * 3, abs=1e-9)}
     other = with_widths(FittedModel("m", "spec", {}, (-1.0, 1.0)), found, ARCHS, "d")
     assert min(other.card["half_widths"]["new"]) > 0.3
     assert alike(ARCHS, ARCHS, "b") and not alike(ARCHS, ARCHS, "d")
@@ -71,6 +78,39 @@ def test_rows_of_new_kernels_and_rows_outside_the_domain_do_not_speak_for_measur
 def test_one_gpu_of_an_architecture_is_believed_less_than_two() -> None:
     alone = widths({"b": errors(0.02), "c": errors(0.02), "a": errors(0.30)}, "c")
     assert alone["known"] == pytest.approx([max(ONE_GPU_MARGIN * 0.02, ONE_GPU_LEAST * alone["new"][0])] * 3, abs=1e-4)
+
+
+def test_a_width_is_that_of_a_row_without_doubt_and_a_doubtful_row_gets_more_of_it() -> None:
+    doubtful = dict.fromkeys("ad", errors(-0.13, 0.4, beyond=0.5))
+    model = with_widths(FittedModel("m", "spec", {}, (-1.0, 1.0)), doubtful, ARCHS, None)
+    share = model.card[TREE_SHARES]["new"]
+    factor = math.sqrt(1.0 + (share * 0.4 / LEARNT_LOG) ** 2 + 0.5**2)
+    error = abs(-0.13 + (1.0 - share) * 0.4)
+    assert share == 0.75 and model.card["half_widths"]["new"][:3] == pytest.approx([NEW_ARCH_MARGIN * error / factor] * 3, abs=1e-4)
+    features = {"dram": np.log([0.5, 0.3, 0.5]), "tensor": np.log([0.1, 1.0, 0.1]), "stack": np.array([1.0, 1.0, 0.0])}
+    latency_us, learnt = np.array([50.0, 50.0, 50.0]), np.array([share * 0.4, 0.0, share * 0.4])
+    found = half_widths(model, gpu("l40s"), latency_us, features, learnt)
+    sure = model.card["half_widths"]["new"]
+    np.testing.assert_allclose(found, [sure[1] * factor, sure[1], sure[4]])  # the last one's stack is not named
+    plain = replace(model, card={key: value for key, value in model.card.items() if key != DOUBT})
+    np.testing.assert_allclose(half_widths(plain, gpu("l40s"), latency_us, features, learnt), [sure[1], sure[1], sure[4]])
+
+
+def test_regimes_have_widths_of_their_own_only_where_no_stack_is_named() -> None:
+    def by_regime(stack: float) -> np.ndarray:
+        found = errors(0.10, rows=800, stack=stack)
+        found[0] = np.where(found[1] > np.log(100e-6), 0.30, 0.10)
+        return found
+
+    both = np.concatenate([by_regime(1.0), by_regime(0.0)], axis=1)
+    table = with_widths(FittedModel("m", "spec", {}, (-1.0, 1.0)), {"a": both, "d": both}, ARCHS, None).card["half_widths"]["new"]
+    assert table == pytest.approx([NEW_ARCH_MARGIN * width for width in (0.3, 0.3, 0.3, 0.1, 0.1, 0.3)])
+
+
+def test_the_share_beyond_known_rates_is_what_neither_memory_nor_tensor_cores_explain() -> None:
+    features = {"dram": np.log([0.2, 0.9]), "tensor": np.log([0.6, 0.1])}
+    np.testing.assert_allclose(beyond_rates(features), [0.4, 0.1])
+    np.testing.assert_allclose(beyond_rates({"dram": features["dram"]}), [0.8, 0.1])  # operators that do not multiply
 
 
 def test_an_architecture_alone_answers_only_where_other_gpus_say_so() -> None:

@@ -180,6 +180,8 @@ def other_tree() -> Residual:
         (edit(known_names={"mma": [-1]}), "card.json: known_names.mma "),
         (edit(half_widths={"new": [0.1] * 5}), "card.json: half_widths.new "),
         (edit(half_widths={"new": [-0.1] * 6}), "card.json: half_widths.new "),
+        (edit(doubt=0.0), "card.json: doubt "),
+        (edit(doubt="0.2"), "card.json: doubt "),
         (edit(gpu_counts=4), "card.json: gpu_counts "),
         (edit(gpu_counts=[1]), "card.json: gpu_counts "),
         (edit(features="abc"), "card.json: features "),

@@ -97,7 +97,8 @@ def _row(terms: OperatorTerms) -> OperatorTerms:
     columns = list(np.array(list(map(float, cells)))[:, None])
     split = 2 + len(terms.seconds)
     seconds, features = zip(terms.seconds, columns[2:split], strict=True), zip(terms.features, columns[split:], strict=True)
-    return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1])
+    variant = None if terms.variant is None else np.full(1, float(terms.variant))
+    return OperatorTerms(columns[0], dict(seconds), dict(features), columns[1], variant)
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
@@ -221,7 +222,8 @@ def place(
     if model.residual is not None:
         said.append(learnt)
         leaves = model.residual.leaves(visible(model.card, gpu.arch, terms.features), len(log_law))
-    return kriging.place(columns, log_law, terms.features, np.stack(said, axis=1) if said else None, leaves)
+    names = kriging.names_of(columns, terms.variant)
+    return kriging.place(columns, log_law, terms.features, np.stack(said, axis=1) if said else None, leaves, names)
 
 
 def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: Mapping[str, Floats]) -> Floats:

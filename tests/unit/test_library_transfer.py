@@ -6,8 +6,10 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import perfmodel as pm
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.learn import kriging
@@ -101,6 +103,19 @@ def test_what_one_stack_says_counts_more_for_another_the_less_they_are_apart() -
     assert kriging.log_ratio(near, other).mean() > kriging.log_ratio(own, other).mean() + 0.05
 
 
+def test_what_one_kernel_of_a_stack_takes_says_less_of_its_other_kernel() -> None:
+    rng = np.random.default_rng(4)
+    columns = {"m": 2.0 ** rng.uniform(0, 12, 60), "stack": np.ones(60), "dtype": np.zeros(60)}
+    variant = (rng.random(60) < 0.2) * 1.0
+    law, residual = np.log(columns["m"]), 0.7 * variant
+    error = {}
+    for known in (True, False):
+        where = kriging.place(columns, law, {}, names=kriging.names_of(columns, variant if known else None))
+        entry = kriging.fit(where.take(slice(0, 40)), residual[:40])
+        error[known] = np.abs(residual[40:] - kriging.log_ratio(entry, where.take(slice(40, 60)))).mean()
+    assert error[True] < 0.3 * error[False]
+
+
 def spread_rows(count: int) -> kriging.Place:
     rng = np.random.default_rng(3)
     columns = {"m": 2.0 ** rng.uniform(0, 12, count), "stack": rng.integers(1, 3, count) * 1.0, "dtype": np.zeros(count)}
@@ -166,6 +181,33 @@ def test_one_long_head_is_not_split_by_the_variable_length_call() -> None:
 def test_groups_too_wide_for_xqa_run_head_by_head() -> None:
     wide, packed = Attention("decode", 64, 1, 2048, 64, 1, 128), Attention("decode", 64, 1, 2048, 32, 1, 128)
     assert latency(wide, "h100_sxm", "trtllm") > 2 * latency(packed, "h100_sxm", "trtllm")
+
+
+def test_decode_says_which_of_a_stacks_kernels_runs() -> None:
+    def variant(stack: str, q_heads: int, kv_dtype: str, name: str = "l40s") -> float:
+        op = Attention("decode", 64, 1, 2048, q_heads, 2, 128, kv_dtype=kv_dtype)
+        found = operator_terms(gpu(name), "attention_decode", read_operator("attention", op, stack, None), {}).variant
+        assert found is not None and found.shape == (1,)
+        return float(found[0])
+
+    assert [variant("trtllm", heads, "fp8") for heads in (2, 4, 64, 66)] == [1.0, 0.0, 0.0, 1.0]
+    assert [variant("sglang", heads, "bf16") for heads in (2, 6, 8, 64)] == [2.0, 2.0, 0.0, 0.0]
+    assert variant("sglang", 2, "fp8") == variant("sglang", 2, "bf16", "h100_sxm") == variant("vllm", 2, "bf16") == 0.0
+
+
+def test_a_kernel_that_takes_twice_as_long_is_learnt_and_is_no_slow_run() -> None:
+    rng = np.random.default_rng(5)
+    group = np.where(rng.random(160) < 0.2, 1, 8)
+    sizes = {"batch": 2 ** rng.integers(0, 8, 160), "kv_len": 2 ** rng.integers(8, 15, 160), "kv_heads": 2 ** rng.integers(0, 4, 160)}
+    frame = pd.DataFrame({"phase": "decode", "q_len": 1, "head_dim": 128, "dtype": "bf16", "kv_dtype": "fp8", "stack": "trtllm", **sizes})
+    frame["q_heads"] = group * frame["kv_heads"]
+    prior = pm.predict_table("attention", frame, "l40s", calibration=None)["latency_us"]
+    frame["latency_us"] = prior * np.where(group == 1, 2.0, 1.0)
+    held = frame["kv_heads"] == 4
+    calibration = pm.calibrate_table("l40s", {"attention": frame[~held]})
+    assert calibration.models["attention_decode"].card["correction"]["slow_runs"] == 0
+    answer = pm.predict_table("attention", frame[held], "l40s", calibration=calibration)["latency_us"]
+    assert np.abs(answer / frame["latency_us"][held] - 1).mean() < 0.07
 
 
 def test_sglang_visits_every_block_under_a_window() -> None:

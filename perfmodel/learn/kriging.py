@@ -76,8 +76,9 @@ class Place:
 def names_of(columns: Mapping[str, Floats], variant: Floats | None = None) -> Floats:
     """(n, q) codes of what each row names, and the kernel of several (OperatorTerms.variant) that its law says runs under those names.
 
-    Evidence, decode of 200 rows: TensorRT-LLM's kernel for one head at a time, with an fp8 cache on the L40S, takes twice what the law
-    says and its XQA 1.1 times. Held-out shapes of four GPUs, stacks mixed: 10.0 -> 9.6 %; of thirteen stacks alone: 7.9 -> 7.7 %.
+    Evidence, decode of 200 rows: TensorRT-LLM's kernel for one head at a time, with an fp8 cache on the L40S, takes 1.9 to 2.8 times what
+    the law says, its XQA 1.1 to 1.3 times. Held-out shapes, three draws: stacks of four GPUs mixed 9.8 -> 9.5 %, 13 stacks alone
+    7.8 -> 7.6 %.
     """
     named = [columns[name] for name in NAMES if name in columns]
     return np.stack(named if variant is None else [*named, variant], axis=1)

@@ -193,10 +193,11 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn;
     the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that lowers the error by SLOW_MARGIN.
     """
-    prior = settled(prior, gpu.arch, operator_terms(gpu, rows.what, rows.columns, prior.constants).features)
+    terms = operator_terms(gpu, rows.what, rows.columns, prior.constants)
+    prior = settled(prior, gpu.arch, terms.features)
     residual = rows.log_latency - predict_log(prior, rows)
     check_microseconds(rows.what, residual)
-    steady = _steady(rows, residual)
+    steady = _steady(kriging.names_of(rows.columns, terms.variant), residual)
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
     folds = _folds(rows)
     ways = _held_out(gpu, rows, steady, [prior] * len(folds), KEPT, near)
@@ -259,16 +260,15 @@ def _score(error: Floats) -> float:
     return float(np.mean(np.abs(np.expm1(-error))))
 
 
-def _steady(rows: Rows, residual: Floats) -> npt.NDArray[np.bool_]:
-    """Which rows teach: all but slow runs, which stand far above other rows of the same stack, kernel and type, measured by the prior.
+def _steady(names: Floats, residual: Floats) -> npt.NDArray[np.bool_]:
+    """Which rows teach: all but slow runs, which stand far above other rows of the same `names`, by the prior.
 
     A tuner that chose a bad tactic, a busy machine or a cold clock make a run several times slower than the next of the same kernel, never
     faster. Such rows still count where errors and widths are judged. Evidence: of the public TensorRT-LLM rows of H100 one in nine is a
     run of 2 to 6 times what the same layer takes beside it, at random.
     """
-    named = [rows.columns[name] for name in kriging.NAMES if name in rows.columns]
-    kinds = np.unique(np.stack(named, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-    slow = np.zeros(len(rows), dtype=bool)
+    kinds = np.unique(names, axis=0, return_inverse=True)[1].reshape(-1)
+    slow = np.zeros(len(residual), dtype=bool)
     for kind in range(int(kinds.max()) + 1):
         at = np.flatnonzero(kinds == kind)
         above = residual[at] - np.median(residual[at])

@@ -218,7 +218,7 @@ def place(
     if model.residual is not None:
         said.append(learnt)
         leaves = model.residual.leaves(visible(model.card, gpu.arch, terms.features), np.size(log_law))
-    return kriging.place(columns, log_law, terms.features, kriging.beside(said) if said else None, leaves)
+    return kriging.place(columns, log_law, terms.features, kriging.beside(said) if said else None, leaves, terms.variant)
 
 
 def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: Mapping[str, Floats], log_ratio: Floats) -> Floats:

@@ -22,8 +22,11 @@ LAW = "library_attention_decode"
 XQA_TILE = 16.0  # query heads of a tile of XQA elsewhere
 XQA_ROWS = 8.0  # query heads of a step of XQA on sm_90, which turns, scales and stores them itself
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
-_FA2, _FA3, _FA4, _TRITON, _TRTLLM, _CUDNN = (KERNELS.index(k) for k in ("fa2", "fa3", "fa4", "triton", "trtllm", "cudnn"))
-_VLLM, _TORCH = STACKS.index("vllm"), STACKS.index("torch")
+FLASHINFER_GROUP = 4.0  # query heads of a KV head from which SGLang asks FlashInfer for tensor cores (should_use_tensor_core; fp8: always)
+_FA2, _FA3, _FA4, _FLASHINFER, _TRITON, _TRTLLM, _CUDNN = map(
+    KERNELS.index, ("fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm", "cudnn")
+)
+_VLLM, _SGLANG, _TORCH = map(STACKS.index, ("vllm", "sglang", "torch"))
 _UNITS = ("other", "fa2", "fa3", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(name) if name in _UNITS else _UNITS.index("fa3") if name == "fa4" else 0 for name in KERNELS])
 
@@ -144,7 +147,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "dram": dram, "l2": l2, "tensor": tensor, "exp": exp, "conversion": convert, "kv chain": chain, "combine": combine,
         "prepare": prepare, "launch": fixed + ramp,
     }  # fmt: skip
-    return OperatorTerms(latency, seconds, features)
+    cuda_cores = (stack == _SGLANG) & (kernel == _FLASHINFER) & (fp8 == 0) & (group < FLASHINFER_GROUP)
+    variant = np.where(alone, 1.0, np.where(cuda_cores, 2.0, 0.0))
+    return OperatorTerms(latency, seconds, features, variant=variant)
 
 
 def _convert(

@@ -17,6 +17,7 @@ class OperatorTerms:
 
     latency_s: the closed form, seconds; `seconds`: what each resource alone needs; `features`: dimensionless columns of length n;
     least_s: what no correction may fall below, the flops at the tensor rate of the highest clock (0: nothing is known).
+    variant: code of the kernel that runs where a stack takes several for one name (None: it does not).
     All are arrays of n, or single numbers for one operator.
     """
 
@@ -24,6 +25,7 @@ class OperatorTerms:
     seconds: Mapping[str, Floats]
     features: Mapping[str, Floats]
     least_s: Floats | float = 0.0
+    variant: Floats | None = None
 
     def bound(self) -> npt.NDArray[np.str_]:
         """Name of the largest term of each row."""

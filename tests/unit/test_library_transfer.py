@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perfmodel.calibrate.table import _steady
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.learn import kriging
@@ -101,6 +102,19 @@ def test_what_one_stack_says_counts_more_for_another_the_less_they_are_apart() -
     assert kriging.log_ratio(near, other).mean() > kriging.log_ratio(own, other).mean() + 0.05
 
 
+def test_what_one_kernel_of_a_stack_takes_says_less_of_its_other_kernel() -> None:
+    rng = np.random.default_rng(4)
+    columns = {"m": 2.0 ** rng.uniform(0, 12, 60), "stack": np.ones(60), "dtype": np.zeros(60)}
+    variant = (rng.random(60) < 0.2) * 1.0
+    law, residual = np.log(columns["m"]), 0.7 * variant
+    error = {}
+    for known in (True, False):
+        where = kriging.place(columns, law, {}, variant=variant if known else None)
+        entry = kriging.fit(where.take(slice(0, 40)), residual[:40])
+        error[known] = np.abs(residual[40:] - kriging.log_ratio(entry, where.take(slice(40, 60)))).mean()
+    assert error[True] < 0.3 * error[False]
+
+
 def spread_rows(count: int) -> kriging.Place:
     rng = np.random.default_rng(3)
     columns = {"m": 2.0 ** rng.uniform(0, 12, count), "stack": rng.integers(1, 3, count) * 1.0, "dtype": np.zeros(count)}
@@ -166,6 +180,27 @@ def test_one_long_head_is_not_split_by_the_variable_length_call() -> None:
 def test_groups_too_wide_for_xqa_run_head_by_head() -> None:
     wide, packed = Attention("decode", 64, 1, 2048, 64, 1, 128), Attention("decode", 64, 1, 2048, 32, 1, 128)
     assert latency(wide, "h100_sxm", "trtllm") > 2 * latency(packed, "h100_sxm", "trtllm")
+
+
+def test_decode_says_which_of_a_stacks_kernels_runs() -> None:
+    def variant(stack: str, q_heads: int, kv_dtype: str, name: str = "l40s") -> float:
+        op = Attention("decode", 64, 1, 2048, q_heads, 2, 128, kv_dtype=kv_dtype)
+        found = operator_terms(gpu(name), "attention_decode", read_operator("attention", op, stack, None), {}).variant
+        assert found is not None
+        return float(found)
+
+    assert [variant("trtllm", heads, "fp8") for heads in (2, 4, 64, 66)] == [1.0, 0.0, 0.0, 1.0]
+    assert [variant("sglang", heads, "bf16") for heads in (2, 6, 8, 64)] == [2.0, 2.0, 0.0, 0.0]
+    assert variant("sglang", 2, "fp8") == variant("sglang", 2, "bf16", "h100_sxm") == variant("vllm", 2, "bf16") == 0.0
+
+
+def test_a_slower_kernel_of_a_stack_is_no_slow_run() -> None:
+    columns = {"stack": np.full(40, 3.0), "kernel": np.zeros(40)}
+    variant = (np.arange(40) % 5 == 0) * 1.0
+    residual = 0.7 * variant + np.linspace(-0.05, 0.05, 40)
+    residual[7] = 1.5
+    assert np.flatnonzero(~_steady(kriging.names_of(columns, variant), residual)).tolist() == [7]
+    assert np.flatnonzero(~_steady(kriging.names_of(columns), residual)).tolist() == [0, 5, 7, *range(10, 40, 5)]
 
 
 def test_sglang_visits_every_block_under_a_window() -> None:

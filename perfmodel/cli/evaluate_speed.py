@@ -12,7 +12,7 @@ import typer
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
 
-TIMES = 200  # a question is asked this often; the shortest time counts, for other programs only make it longer
+TIMES = 1000  # a question is asked this often; the shortest time counts, for other programs only make it longer
 TABLES, RANKS = 3, 3
 
 

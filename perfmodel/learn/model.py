@@ -23,7 +23,6 @@ from perfmodel.learn.residual import Residual, feature, load_residual
 CARD_VERSION = 1
 TREE = "model.ubj.gz"
 TREE_DIGEST = "tree_sha256"
-_ENVIRONMENT = ("PERFMODEL_CALIBRATION", "PERFMODEL_HOME")
 Floats = npt.NDArray[np.float64]
 
 
@@ -120,19 +119,28 @@ def read_model(folder: Path) -> FittedModel:
     return model
 
 
-def find_model(owner: str, what: str) -> FittedModel | None:
-    """The model of `owner` (a GPU, or `universal`) for `what` (`kernel_gemm` ...), the user's own before the shipped; None without any.
+def find_model(owner: str, *what: str) -> FittedModel | None:
+    """The model of `owner` (a GPU, or `universal`) for the first of `what` (`kernel_gemm` ...) that has one, the user's own before the
+    shipped; None without any.
 
     Raises InputError for one that is there but cannot be read.
     """
-    for card in _candidates(owner, what, tuple(os.environ.get(name) for name in _ENVIRONMENT)):
-        try:
-            state = look(card)
-        except OSError as error:
-            raise InputError(f"cannot read the model card {card}: {error.strerror}") from None
+    layers = folders("calibration")
+    own, cards = _cards(owner, what, layers)
+    if _seen(own) is None:  # one look for all of them
+        cards = cards[1 :: len(layers)]
+    for card in cards:
+        state = _seen(card)
         if state is not None:
             return _read(card, state.st_mtime_ns)
     return None
+
+
+def _seen(path: str) -> os.stat_result | None:
+    try:
+        return look(path)
+    except OSError as error:
+        raise InputError(f"cannot read the model card {path}: {error.strerror}") from None
 
 
 def shipped_model(owner: str, what: str) -> FittedModel | None:
@@ -149,8 +157,9 @@ def shipped_owners(what: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _candidates(owner: str, what: str, environment: tuple[str | None, ...]) -> tuple[str, ...]:
-    return tuple(str(layer / owner / what / "card.json") for layer in folders("calibration"))
+def _cards(owner: str, what: tuple[str, ...], layers: tuple[Path, Path]) -> tuple[str, tuple[str, ...]]:
+    """(the user's folder of `owner`, cards in the order in which they count)."""
+    return str(layers[0] / owner), tuple(str(layer / owner / each / "card.json") for each in what for layer in layers)
 
 
 @functools.lru_cache(maxsize=128)

@@ -71,8 +71,7 @@ def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibratio
 def _spec_model(gpu: GpuSpec, what: str) -> FittedModel:
     """The universal model fitted without this GPU where it is one of the measured ones, else the one of its architecture's GPUs where
     that is better, else the one of all GPUs, else bare physics."""
-    names = f"{what}_without_{gpu.name}", f"{what}_{gpu.arch}", what
-    found = next((model for name in names if (model := find_model("universal", name)) is not None), None)
+    found = find_model("universal", f"{what}_without_{gpu.name}", f"{what}_{gpu.arch}", what)
     return found or FittedModel(f"physics:{what}", "spec", {}, (-PRIOR_WIDTH, PRIOR_WIDTH))
 
 

@@ -154,4 +154,4 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "kernel": kernel.astype(np.float64),
     }
     seconds = {"tensor": tensor, "exp": exp, "kv chain": chain, "dram": dram, "l2": l2, "power": power, "prepare": prepare, "launch": fixed}
-    return OperatorTerms(latency, seconds, features)
+    return OperatorTerms(latency, seconds, features, variant=fp8_math * one)

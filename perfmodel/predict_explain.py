@@ -76,7 +76,10 @@ def _basis(found: Prediction, card: Mapping[str, Any], gpu: GpuSpec, named: bool
         lines.append("no measured rows: the law with its stated constants alone")
     if found.detail.get("law_us"):
         law_us = found.detail["law_us"]
-        lines.append(f"the law says {law_us:.4g} us, what was learnt from rows times {found.latency_us / law_us:.3f}")
+        law, learnt = (
+            ("the law", "what was learnt from rows") if named else ("the nearest stack's law", "what was learnt and the other stacks")
+        )
+        lines.append(f"{law} says {law_us:.4g} us, {learnt} times {found.latency_us / law_us:.3f}")
     lines.append("inside the range of those rows" if found.in_domain else "outside the range of those rows: it extrapolates")
     factor = f"{found.high_us / found.latency_us:.2f}"
     guess = found.tier == "spec" and not card.get("half_widths")

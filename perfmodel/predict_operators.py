@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 KINDS = (*OPERATOR_KINDS, "collective")
 STACKS_KEY, OTHER_STACKS_KEY = "only_stacks", "other_stacks_share"
 """Card entries: names of the stacks a model was fitted to, and how much of its correction, in logs, holds for others; 0 = the spec tier."""
+TIE = 1e-5  # stacks that are as near as this, in logs, are equally near
 CHUNK = 8192  # rows at a time: the working arrays of the GEMM law stay in cache
 CalibrationLike = str | Path | Calibration | None
 
@@ -61,7 +62,7 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
         tier=found.model.tier,
         in_domain=bool(found.in_domain),
         model_id=found.model.model_id,
-        detail={"law_us": float(found.terms.latency_s) * US_PER_S, "stack": stack or "any"},
+        detail={"law_us": float(found.terms.latency_s) * US_PER_S, "stack": STACKS[int(columns["stack"])]},
         explainer=functools.partial(_explain, op, gpu, what, columns, part.model),
     )
 
@@ -209,7 +210,8 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
         answers.append(_predicted(gpu, next(_parts_of(part.what, asked, slice(None), part.model)), asked))
     latency, high = (np.reshape([getattr(answer, name) for answer in answers], (len(stacks), -1)) for name in ("latency_us", "high_us"))
     bounds = between(latency, np.log(high / latency))
-    nearest = np.abs(np.log(latency / bounds[0])).argmin(axis=0)
+    apart = np.abs(np.log(latency / bounds[0]))
+    nearest = (apart < apart.min(axis=0) + TIE).argmax(axis=0)  # of an even number two are: the first, whatever rounding says
     model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
     inside = in_domain(model, answers[0].terms, columns)  # by sizes and types: the same for every stack
     if not isinstance(columns["stack"], np.ndarray):

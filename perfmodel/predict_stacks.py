@@ -39,5 +39,9 @@ def between(latency_us: Floats, half: Floats) -> tuple[Floats, Floats, Floats]:
             np.divide(1.0, share, out=share)  # of each stack's distribution, below `at`
             at += np.where(np.add.reduce(share, axis=1) < wanted, step, -step)
             step /= 2.0
+        below = 1.0 / (1.0 + np.exp((centres - at[:, None]) / scale))
+    slope = np.add.reduce(below * (1.0 - below) / scale, axis=1)
+    missing = wanted - np.add.reduce(below, axis=1)  # one of Newton's steps: without it rounding may move an end by a whole halving
+    at += np.clip(missing / np.maximum(slope, 1e-9), -2.0 * step, 2.0 * step)
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2.0
     return np.exp(middle), np.exp(np.minimum(at[0], ordered[0])), np.exp(np.maximum(at[1], ordered[-1]))

@@ -7,6 +7,7 @@ from typing import Any
 
 TIERS = ("spec", "calibrated")
 LARGEST = 1e300
+LEAST_DOUBT = 0.01  # below it any correction by a tree would make an answer worthless
 WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
 DTYPE_CODES, PAIR_CODES = 16, 4096  # codes that the tables of learn/operators and learn/transfer hold
 
@@ -85,7 +86,7 @@ def check_facts(card: Mapping[str, Any]) -> None:
         for width in widths:
             number(f"half_widths.{group}", width, 0.0, WIDEST_LOG)
     if "doubt" in card:
-        number("doubt", card["doubt"], positive=True)
+        number("doubt", card["doubt"], LEAST_DOUBT, WIDEST_LOG)
     if BEYOND_KEY in card:
         beyond = _mapping(BEYOND_KEY, card[BEYOND_KEY])
         number(f"{BEYOND_KEY}.gpus", beyond.get("gpus"), 2)

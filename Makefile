@@ -41,7 +41,8 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	@# one worker a core: threads of BLAS on top of that would only wait for one another
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 models: $(VENV)/.installed
 	$(BIN)/python -m perfmodel.calibrate.build

@@ -59,3 +59,14 @@ def test_a_table_answers_as_questions_do() -> None:
     for row, stack in enumerate((None, "vllm")):
         one = pm.predict(QUESTIONS[0], "h100_sxm", stack=stack)
         assert table.latency_us[row] == pytest.approx(one.latency_us) and table.high_us[row] == pytest.approx(one.high_us)
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "l40s"])
+def test_a_question_without_a_stack_is_told_what_its_row_in_a_table_is(name: str) -> None:
+    lengths = [2**i for i in range(4, 15)]
+    frame = pd.DataFrame({"phase": "decode", "batch": 1, "kv_len": lengths, "q_heads": 32, "kv_heads": 8, "head_dim": 128})
+    table = pm.predict_table("attention", frame, name, calibration=None)
+    for i, length in enumerate(lengths):
+        one = pm.predict(pm.Attention("decode", 1, 1, length, 32, 8, 128), name, calibration=None)
+        assert one.bound == table.bound[i]
+        assert (one.low_us, one.high_us) == pytest.approx((table.low_us[i], table.high_us[i]), rel=2e-5)

@@ -67,8 +67,7 @@ def folders(kind: str) -> tuple[Path, Path]:
 
     Raises InputError where one of them names no folder, and where PERFMODEL_HOME or its folder of that kind is something else.
     """
-    names = (f"PERFMODEL_{kind.upper()}", *_WHERE)
-    return _folders(kind, tuple(map(os.environ.get, names)))
+    return _folders(kind, tuple(map(os.environ.get, (f"PERFMODEL_{kind.upper()}", *_WHERE))))
 
 
 @functools.lru_cache(maxsize=256)

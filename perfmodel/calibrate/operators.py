@@ -15,10 +15,10 @@ from perfmodel.analytic.constants import physics
 from perfmodel.calibrate.disturbed import disturbed
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
+from perfmodel.learn.card import DOUBT_KEY
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import (
-    DOUBT,
     PRIOR_WIDTH,
     REGIMES_US,
     beyond_rates,
@@ -368,7 +368,7 @@ def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping
         widths[KNOWN_ARCH_GROUP] += [round(width, 4) for width in near]
         widths[NEW_ARCH_GROUP] += [round(width, 4) for width in far]
     widest = max(max(w) for w in widths.values())
-    facts = {**model.card, "half_widths": widths, DOUBT: LEARNT_LOG, TREE_SHARES: shares}
+    facts = {**model.card, "half_widths": widths, DOUBT_KEY: LEARNT_LOG, TREE_SHARES: shares}
     return replace(model, interval=(-widest, widest), card=facts)
 
 

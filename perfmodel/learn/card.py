@@ -7,6 +7,7 @@ from typing import Any
 
 TIERS = ("spec", "calibrated")
 LARGEST = 1e300
+DOUBT_KEY = "doubt"  # of a model whose widths are those of GPUs left out: the log correction that `doubt` in learn/operators takes
 LEAST_DOUBT = 0.01  # below it any correction by a tree would make an answer worthless
 WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
 DTYPE_CODES, PAIR_CODES = 16, 4096  # codes that the tables of learn/operators and learn/transfer hold
@@ -85,8 +86,8 @@ def check_facts(card: Mapping[str, Any]) -> None:
             raise CardError(f"half_widths.{group} is {widths!r}: expected six numbers")
         for width in widths:
             number(f"half_widths.{group}", width, 0.0, WIDEST_LOG)
-    if "doubt" in card:
-        number("doubt", card["doubt"], LEAST_DOUBT, WIDEST_LOG)
+    if DOUBT_KEY in card:
+        number(DOUBT_KEY, card[DOUBT_KEY], LEAST_DOUBT, WIDEST_LOG)
     if BEYOND_KEY in card:
         beyond = _mapping(BEYOND_KEY, card[BEYOND_KEY])
         number(f"{BEYOND_KEY}.gpus", beyond.get("gpus"), 2)

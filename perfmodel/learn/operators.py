@@ -19,7 +19,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
 from perfmodel.learn.boost import sliced
 from perfmodel.learn.calibration import Calibration, load_calibration
-from perfmodel.learn.card import DTYPE_CODES
+from perfmodel.learn.card import DOUBT_KEY, DTYPE_CODES
 from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual, feature
@@ -30,7 +30,6 @@ from perfmodel.units import US_PER_S
 
 REGIMES_US = (10.0, 100.0)
 PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual is at hand: a stated guess
-DOUBT = "doubt"  # in the card of a model whose widths are those of GPUs left out: the log correction that `doubt` takes
 KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_digests` has them
 
 
@@ -232,7 +231,7 @@ def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: 
     new = new_kernels(model.card, gpu.arch, features)
     if new is not False and arch_group(model.card, gpu.arch) != NEW_ARCH_GROUP:
         widths = np.where(new, width_table(model.card, gpu.arch, model.interval, NEW_ARCH_GROUP)[group], widths)
-    learnt = model.card.get(DOUBT)
+    learnt = model.card.get(DOUBT_KEY)
     return widths if learnt is None else widths * doubt(log_ratio, beyond_rates(features), features["stack"], learnt)
 
 
@@ -271,15 +270,14 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
 
 def in_domain(model: FittedModel, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
     """Whether each row lies within the sizes and element types that a model was fitted to."""
-    inside = np.ones_like(terms.latency_s) > 0
+    inside: npt.NDArray[np.bool_] = np.ones_like(terms.latency_s) > 0
     for name, (low, high) in model.envelope.items():
         values = feature(terms.features, name)
         inside = inside & (values >= low - 0.5) & (values <= high + 0.5)
     measured = model.card.get("dtype_codes")
     if measured is not None:
         inside = inside & _known_dtypes(tuple(measured))[columns["dtype"].astype(np.intp)]
-    whole: npt.NDArray[np.bool_] = inside
-    return whole
+    return inside
 
 
 @functools.lru_cache(maxsize=64)

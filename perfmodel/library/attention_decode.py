@@ -23,9 +23,7 @@ XQA_TILE = 16.0  # query heads of a tile of XQA elsewhere
 XQA_ROWS = 8.0  # query heads of a step of XQA on sm_90, which turns, scales and stores them itself
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
 FLASHINFER_GROUP = 4.0  # query heads of a KV head from which SGLang asks FlashInfer for tensor cores (should_use_tensor_core; fp8: always)
-_FA2, _FA3, _FA4, _FLASHINFER, _TRITON, _TRTLLM, _CUDNN = map(
-    KERNELS.index, ("fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm", "cudnn")
-)
+_FA2, _FA3, _FA4, _FLASHINFER, _TRITON, _TRTLLM = map(KERNELS.index, ("fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm"))
 _VLLM, _SGLANG, _TORCH = map(STACKS.index, ("vllm", "sglang", "torch"))
 _UNITS = ("other", "fa2", "fa3", "flashinfer", "triton", "cudnn")
 _UNIT = np.array([_UNITS.index(name) if name in _UNITS else _UNITS.index("fa3") if name == "fa4" else 0 for name in KERNELS])

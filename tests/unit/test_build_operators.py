@@ -20,8 +20,9 @@ from perfmodel.calibrate.operators import (
     with_widths,
 )
 from perfmodel.hw import gpu
+from perfmodel.learn.card import DOUBT_KEY
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import DOUBT, beyond_rates, half_widths, operator_model
+from perfmodel.learn.operators import beyond_rates, half_widths, operator_model
 from perfmodel.learn.transfer import TREE_SHARES
 
 ARCHS = {"a": "sm_80", "b": "sm_90", "c": "sm_90", "d": "sm_89", "e": "sm_86", "f": "sm_90"}
@@ -92,7 +93,7 @@ def test_a_width_is_that_of_a_row_without_doubt_and_a_doubtful_row_gets_more_of_
     found = half_widths(model, gpu("l40s"), latency_us, features, learnt)
     sure = model.card["half_widths"]["new"]
     np.testing.assert_allclose(found, [sure[1] * factor, sure[1], sure[4]])  # the last one's stack is not named
-    plain = replace(model, card={key: value for key, value in model.card.items() if key != DOUBT})
+    plain = replace(model, card={key: value for key, value in model.card.items() if key != DOUBT_KEY})
     np.testing.assert_allclose(half_widths(plain, gpu("l40s"), latency_us, features, learnt), [sure[1], sure[1], sure[4]])
 
 

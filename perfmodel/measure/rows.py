@@ -33,7 +33,7 @@ def read(path: Path) -> list[Row]:
 
         frame = pd.read_parquet(path).astype(object)
         return [{str(k): v for k, v in row.items()} for row in frame.where(frame.notna(), None).to_dict("records")]
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     found: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -52,7 +52,7 @@ class Appender:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and (text := path.read_bytes()) and not text.endswith(b"\n"):
             path.write_bytes(text[: text.rfind(b"\n") + 1])  # what a crash left half-written
-        self._file = path.open("a")
+        self._file = path.open("a", encoding="utf-8")
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Write one row."""

@@ -254,7 +254,7 @@ def _listen(pipe: Connection, keep: Any, deadline: float) -> tuple[str, str, tup
 
 def read_shapes(path: Path, dtype: str, keys: Sequence[str]) -> list[dict[str, Any]]:
     """Problems from a JSON list of objects or of lists of sizes."""
-    data = json.loads(path.read_text())
+    data = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(data, list) or not data:
         raise InputError(f"{path} must hold a non-empty JSON list of shapes")
     shapes = [dict(zip(keys, s, strict=True)) if isinstance(s, list) else dict(s) for s in data]
@@ -263,7 +263,7 @@ def read_shapes(path: Path, dtype: str, keys: Sequence[str]) -> list[dict[str, A
 
 def read_configs(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Configs from a JSON list (for every shape), or an object of lists by shape ("4096x4096x4096") with "*" for the others."""
-    data = json.loads(path.read_text())
+    data = json.loads(path.read_text(encoding="utf-8"))
     return {"*": data} if isinstance(data, list) else dict(data)
 
 

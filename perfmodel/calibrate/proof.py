@@ -62,10 +62,14 @@ def prove(name: str, other: Path | None = None) -> pd.DataFrame:
     for what in OPERATORS:
         mine, judged = of_part(run, what, spec.name), load(what) if again is None else of_part(again, what, spec.name)
         judged = judged.take((judged.gpu == spec.name) & np.isin(judged.columns["stack"], mine.columns["stack"]))
-        shape = MODELS[what].shape
-        unseen = judged.take(~np.isin(keys(judged, shape), keys(mine, shape)))
-        found += [{"part": what, "apart": _apart(mine, judged), **row} for row in _scores(name, what, unseen)]
+        found += [{"part": what, "apart": _apart(mine, judged), **row} for row in _scores(name, what, of_other_shapes(judged, mine))]
     return pd.DataFrame(found)
+
+
+def of_other_shapes(judged: Rows, fitted: Rows) -> Rows:
+    """The rows of `judged` whose shape no row of `fitted` has."""
+    shape = MODELS[judged.what].shape
+    return judged.take(~np.isin(keys(judged, shape), keys(fitted, shape)))
 
 
 def prove_ranking(name: str) -> pd.DataFrame:

@@ -52,17 +52,16 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
     columns = read_operator(kind, op, stack)
     part = next(_answering(gpu, kind, columns, calibration))
     what, found = part.what, _answer(gpu, part, columns)
-    terms = {name: float(value) * US_PER_S for name, value in found.terms.seconds.items()}
     return Prediction(
-        latency_us=float(found.latency_us),
-        low_us=float(found.low_us),
-        high_us=float(found.high_us),
-        bound=max(terms, key=terms.__getitem__),
-        terms=terms,
+        latency_us=float(found.latency_us[0]),
+        low_us=float(found.low_us[0]),
+        high_us=float(found.high_us[0]),
+        bound=str(found.terms.bound()[0]),
+        terms={name: float(np.broadcast_to(value, (1,))[0]) * US_PER_S for name, value in found.terms.seconds.items()},
         tier=found.model.tier,
-        in_domain=bool(found.in_domain),
+        in_domain=bool(found.in_domain[0]),
         model_id=found.model.model_id,
-        detail={"law_us": float(found.terms.latency_s) * US_PER_S, "stack": STACKS[int(columns["stack"])]},
+        detail={"law_us": float(found.terms.latency_s[0]) * US_PER_S, "stack": STACKS[int(columns["stack"][0])]},
         explainer=functools.partial(_explain, op, gpu, what, columns, part.model),
     )
 
@@ -71,7 +70,7 @@ def _explain(op: Any, gpu: GpuSpec, what: str, columns: Mapping[str, Any], model
     from perfmodel.predict_explain import explanation
 
     def latency_of(spec: GpuSpec) -> float:
-        return float(operator_terms(spec, what, columns, model.constants).latency_s)
+        return float(operator_terms(spec, what, columns, model.constants).latency_s[0])
 
     title = f"{op} by {found.detail['stack']}"
     named = found.detail["stack"] != "any"
@@ -151,11 +150,10 @@ def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.flo
 
 def _parts_of(what: str, columns: Mapping[str, npt.NDArray[np.float64]], piece: Any, model: FittedModel) -> Iterator[Part]:
     """The parts of those rows of a table that one law answers."""
-    single = not isinstance(columns["stack"], np.ndarray)
-    stack, kernel = (columns[name] if single else columns[name][piece] for name in ("stack", "kernel"))
+    stack, kernel = (columns[name][piece] for name in ("stack", "kernel"))
     own_kernels = MODELS[what].kind in BY_STACK
     if STACKS_KEY not in model.card and not own_kernels:
-        if single or len(stack):
+        if len(stack):
             yield Part(what, piece, model, 1.0, unnamed=False)
         return
     stack = stack.astype(np.intp)
@@ -165,7 +163,7 @@ def _parts_of(what: str, columns: Mapping[str, npt.NDArray[np.float64]], piece: 
     if own_kernels:
         group = group + 2 * ((stack == ANY_STACK) & (kernel == 0))
     shares = 1.0, float(model.card.get(OTHER_STACKS_KEY, 0.0))
-    found = [int(group)] if single else np.flatnonzero(np.bincount(group)).tolist()
+    found = np.flatnonzero(np.bincount(group)).tolist()
     for code in found:
         rows = piece if len(found) == 1 else np.arange(len(columns["stack"]))[piece][group == code]
         yield Part(what, rows, model, shares[code % 2], unnamed=code > 1)
@@ -214,8 +212,6 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
     nearest = (apart < apart.min(axis=0) + TIE).argmax(axis=0)  # of an even number two are: the first, whatever rounding says
     model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
     inside = in_domain(model, answers[0].terms, columns)  # by sizes and types: the same for every stack
-    if not isinstance(columns["stack"], np.ndarray):
-        return OperatorPredictions(*(bound[0] for bound in bounds), answers[int(nearest[0])].terms, model, inside)
 
     def told(values: Sequence[npt.NDArray[np.float64]]) -> Any:
         return np.stack(values)[nearest, np.arange(len(nearest))]

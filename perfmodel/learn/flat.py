@@ -33,16 +33,11 @@ class Flat:
     depth: int
 
     def ends(self, rows: Rows) -> Nodes:
-        """The leaves in which rows end, shape (trees, rows), or (trees,) of one row of shape (features,). No feature may be NaN."""
-        node: Nodes = np.arange(self.trees)
-        if several := rows.ndim > 1:
-            first = np.arange(len(rows)) * self.features
-            node = node.repeat(len(rows)).reshape(self.trees, len(rows))
+        """The leaves in which rows end, shape (trees, rows). No feature may be NaN."""
+        first = np.arange(len(rows)) * self.features
+        node: Nodes = np.arange(self.trees).repeat(len(rows)).reshape(self.trees, len(rows))
         for _ in range(self.depth):
-            at = self.feature.take(node)
-            if several:
-                at += first
-            node = self.left.take(node) + (rows.take(at) >= self.threshold.take(node))
+            node = self.left.take(node) + (rows.take(self.feature.take(node) + first) >= self.threshold.take(node))
         return node
 
     def values(self, rows: Rows) -> npt.NDArray[np.float32]:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 import numpy.typing as npt
 
-from perfmodel import elementwise as np
 from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
@@ -37,7 +36,7 @@ KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_di
 class OperatorPredictions:
     """n predictions: microseconds, the 80 % interval, the terms behind them, and whether each lies within what was measured.
 
-    Arrays of n, or single numbers for one operator.
+    Arrays of n.
     """
 
     latency_us: Floats
@@ -85,15 +84,15 @@ def _constants(law: str, overrides: tuple[tuple[str, float], ...]) -> dict[str, 
 
 
 def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
-    """The law of `what` over columns, or over the single numbers of one operator, with a model's constants on top of the spec-tier ones."""
+    """The law of `what` over columns, with a model's constants on top of the spec-tier ones."""
     model = MODELS[what]
     values = _constants(model.law, tuple(sorted(constants.items())))
-    with numpy.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):
         return model.terms(gpu, columns, values)
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
-    """Latency of each row, or of one operator: the law, times exp of the tree, within what physics allows."""
+    """Latency of each row: the law, times exp of the tree, within what physics allows."""
     terms, log_ratio, far = _corrected(gpu, what, columns, model)
     latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
     least = terms.least_s * US_PER_S
@@ -127,8 +126,6 @@ def _corrected(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: Fi
         entry = _fitted_again(gpu, what, entry, base)
         where = place(gpu, what, columns, base, terms, before, list(others.values()))
     between, far = kriging.interpolated(entry, where)
-    if not isinstance(learnt, numpy.ndarray):
-        between, far = between[0], far[0]
     return terms, learnt + between, far
 
 
@@ -174,10 +171,7 @@ def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Fl
         return log_ratio
     features = visible(model.card, gpu.arch, terms.features)
     share = tree_share(model.card, gpu.arch, terms.features)
-    if isinstance(log_ratio, numpy.ndarray):
-        log_ratio = share * model.residual.log_ratio(features, len(log_ratio))
-    else:
-        log_ratio = np.float64(share * model.residual.log_ratio_of_one(features))
+    log_ratio = share * model.residual.log_ratio(features, len(log_ratio))
     return log_ratio
 
 

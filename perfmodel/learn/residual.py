@@ -72,14 +72,6 @@ class Residual:
         result: Floats = np.asarray(self.booster.inplace_predict(rows), dtype=np.float64)
         return result
 
-    def log_ratio_of_one(self, features: Mapping[str, Any]) -> float:
-        """The same for one row of single numbers, summed in double precision. Features must not be NaN."""
-        try:
-            row = np.array([float(features[name]) for name in self.names], dtype=np.float32)
-        except KeyError as missing:
-            raise _no_feature(missing.args[0]) from None
-        return float(self.flat.values(row).sum(dtype=np.float64))
-
     def leaves(self, features: Mapping[str, Floats], length: int) -> npt.NDArray[np.uint16]:
         """Which leaf of each tree a row ends in, shape (length, trees)."""
         rows = matrix(self.names, features, length)

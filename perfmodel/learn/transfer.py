@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy
+import numpy as np
 import numpy.typing as npt
 
-from perfmodel import elementwise as np
 from perfmodel.learn.model import FittedModel
 
 Floats = npt.NDArray[np.float64]
@@ -130,7 +129,7 @@ def path_margin(card: Mapping[str, Any], arch: str) -> float:
 
 def settled(model: FittedModel, arch: str, features: Mapping[str, Floats] | None = None) -> FittedModel:
     """The same answers on an architecture, for most of the rows, from a tree that is used in full: more rounds can be added to it."""
-    share = float(numpy.median(tree_share(model.card, arch, features)))
+    share = float(np.median(tree_share(model.card, arch, features)))
     if model.residual is None or (share == 1.0 and features is None):
         return model
     return replace(model, residual=model.residual.scaled(share) if share < 1.0 else model.residual, card={**model.card, SETTLED: share})

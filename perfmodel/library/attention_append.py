@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import numpy.typing as npt
 
-from perfmodel import elementwise as np
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.launch import stack_values
 from perfmodel.library.names import STACKS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import numpy.typing as npt
 
-from perfmodel import elementwise as np
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import warpgroup_path
 from perfmodel.library.attention_tiles import narrow_tiles

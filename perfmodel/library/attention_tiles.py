@@ -6,9 +6,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from perfmodel import elementwise as np
 from perfmodel.analytic.constants import tables
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import warpgroup_path

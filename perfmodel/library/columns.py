@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Columns = dict[str, Floats]
-Numbers = dict[str, Any]  # np.float64 by the names of columns: one operator
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "dtype": ("compute_dtype", "precision", "quantization", "gemm_dtype"),
@@ -186,8 +185,8 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
     return out
 
 
-def read_operator(kind: str, op: Any, stack: str | None, kernel: str | None = None) -> Numbers:
-    """What `read_frame` gives for one checked operator: a number instead of each column."""
+def read_operator(kind: str, op: Any, stack: str | None, kernel: str | None = None) -> Columns:
+    """What `read_frame` gives for a table of this one checked operator."""
     out: dict[str, float] = {field: getattr(op, field) for field in (*NEEDED[kind], *_OPTIONAL[kind]) if field != "kind"}
     out["dtype"] = names.dtype_code(op.dtype)
     out["stack"] = names.stack_code(stack)
@@ -202,7 +201,7 @@ def read_operator(kind: str, op: Any, stack: str | None, kernel: str | None = No
     if kind == "memory":
         out["kind"] = MEMORY_KINDS.index(op.kind)
         out["alone"] = 0.0
-    return {name: np.float64(value) for name, value in out.items()}
+    return {name: np.array([value], dtype=np.float64) for name, value in out.items()}
 
 
 def take(columns: Mapping[str, Floats], rows: Any) -> Columns:

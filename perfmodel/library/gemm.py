@@ -9,9 +9,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from perfmodel import elementwise as np
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
@@ -69,7 +69,7 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Any, n: Any, k: Any, a_bytes:
     power, tail = c["core_power"], c["tail_weight"]
 
     def best(m: Any, n: Any, k: Any, a_bytes: Any, b_bytes: Any, rate: Any) -> Sequence[Any]:
-        """The answer for rows, or one, that either all have a tile worth splitting or all have none."""
+        """The answer for rows that either all have a tile worth splitting or all have none."""
         tiles, splits = cut(m, n, k, a_bytes)
         shared = splits.max() > 1.0
         used = np.ones((2 if shared else 1, *splits.shape))
@@ -86,10 +86,6 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Any, n: Any, k: Any, a_bytes:
         if shared:
             reduction = c["split_latencies"] * gpu.dram_latency_s * clock + m * n * 4.0 * (splits + 1.0) / l2_rate
             extra[1] = np.where(splits > 1.0, reduction, np.inf)
-        if not isinstance(m, np.ndarray):
-            total = overlap(power, tensor, feed, latency) + start + extra
-            at = int(total.argmin())
-            return [np.float64(v.item(at)) for v in (total, tensor, feed, latency, mean, used)] + [np.float64(at % len(_TILES))]
         parts = [part.reshape(-1, len(m)) for part in (tensor, feed, latency, mean, used, start, extra)]
         total = _totals(power, *parts[:3], *parts[5:])
         index, rows = total.argmin(axis=0), np.arange(len(m))
@@ -101,8 +97,6 @@ def _core(gpu: GpuSpec, c: Mapping[str, float], m: Any, n: Any, k: Any, a_bytes:
         return tiles, np.maximum(_ONE, np.minimum(np.floor(sms / tiles), np.clip(np.floor(k * a_bytes / 512.0), 1.0, c["max_splits"])))
 
     columns = [m, n, k, a_bytes, b_bytes, rate]
-    if not isinstance(m, np.ndarray):
-        return best(*columns)
     if len(m) and all((v == v[0]).all() for v in columns[3:]):
         columns[3:] = [v[0] for v in columns[3:]]
     out = np.empty((7, len(m)))

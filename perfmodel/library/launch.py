@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +22,13 @@ def launch_floor_s(gpu: GpuSpec, c: Mapping[str, float]) -> float:
     return c["floor_us"] * 1e-6 + c["floor_latencies"] * gpu.dram_latency_s + c["floor_cycles"] / gpu.max_clock_hz
 
 
-def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Any:
-    """Constant `<prefix>_<stack>` of each row's stack; `stack`: codes, or one."""
+def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Floats:
+    """Constant `<prefix>_<stack>` of each row's stack; `stack`: codes."""
     return named_values(c, prefix, STACKS, stack)
 
 
-def named_values(c: Mapping[str, float], prefix: str, names: Sequence[object], codes: npt.NDArray[np.intp]) -> Any:
-    """Constant `<prefix>_<name>` of each row, whose name is names[code]; `codes`: one a row, or one."""
-    if not isinstance(codes, np.ndarray):
-        return np.float64(c[f"{prefix}_{names[codes]}"])
+def named_values(c: Mapping[str, float], prefix: str, names: Sequence[object], codes: npt.NDArray[np.intp]) -> Floats:
+    """Constant `<prefix>_<name>` of each row, whose name is names[code]."""
     table = np.array([c[f"{prefix}_{name}"] for name in names])
     result: Floats = table[codes]
     return result

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfmodel import elementwise as np
+import numpy as np
+
 from perfmodel.library.terms import Floats
 
 GROUPS = 12  # expert groups by load, beside the busiest expert

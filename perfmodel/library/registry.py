@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import numpy.typing as npt
 
-from perfmodel import elementwise as np
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import attention_decode, attention_prefill, gemm, memory, mla, mla_decode, moe, names
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -19,7 +19,6 @@ TermsOf = Callable[[GpuSpec, Mapping[str, Floats], Mapping[str, float]], Operato
 class Model:
     """One fitted law: the kind of table it reads, its constants' file, its terms, and the columns that make up a shape.
 
-    `terms` takes columns, or the single numbers (np.float64) of one operator: a tenth of the time of one row.
     `shape`: rows that share these are held out together; `domain`: features whose training range says whether an answer extrapolates.
     """
 
@@ -76,8 +75,6 @@ def parts(kind: str, columns: Mapping[str, Floats]) -> list[tuple[str, npt.NDArr
         models = ["moe", "moe_quantised", "moe_kernel"]
     else:
         return [(kind, slice(None))]
-    if not isinstance(code, np.ndarray):
-        return [(models[int(code)], slice(None))]
     first = int(code[0]) if len(code) else 0
     if (code == first).all():
         return [(models[first], slice(None))]

@@ -18,7 +18,7 @@ class OperatorTerms:
     latency_s: the closed form, seconds; `seconds`: what each resource alone needs; `features`: dimensionless columns of length n;
     least_s: what no correction may fall below, the flops at the tensor rate of the highest clock (0: nothing is known).
     variant: code of the kernel that runs where a stack takes several under one name (None: it does not).
-    All are arrays of n, or single numbers for one operator.
+    All are arrays of n.
     """
 
     latency_s: Floats

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import numpy.typing as npt
 
-from perfmodel import elementwise as np
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
 from perfmodel.ops.check import holdable, size

@@ -33,7 +33,7 @@ def law(op: Any, spec: Any, stack: str = "vllm") -> Any:
 
 
 def seconds(op: Any, spec: Any) -> float:
-    return float(law(op, spec).latency_s)
+    return float(law(op, spec).latency_s[0])
 
 
 def faster(spec: Any, factor: float) -> Any:

@@ -42,8 +42,6 @@ def test_numpy_answers_as_the_library_does(path: Path) -> None:
         assert model.flat.sums(rows) == pytest.approx(model.booster.inplace_predict(rows), rel=SINGLE, abs=SINGLE)
     expected = model.booster.predict(load_xgboost().DMatrix(rows[2:]), pred_leaf=True)
     assert np.array_equal(model.flat.leaves(rows[2:]), expected.reshape(len(rows) - 2, -1))
-    one = model.log_ratio_of_one(dict(zip(model.names, rows[2].astype(np.float64), strict=True)))
-    assert one == pytest.approx(model.flat.sums(rows[2:3])[0], abs=1e-6)
 
 
 def test_a_fitted_tree_and_its_stored_form_are_one(tmp_path: Path) -> None:
@@ -55,8 +53,6 @@ def test_a_fitted_tree_and_its_stored_form_are_one(tmp_path: Path) -> None:
     assert np.array_equal(fitted.log_ratio(few, 20), stored.log_ratio(few, 20))
     # the library there, numpy here
     assert fitted.log_ratio(features, 300)[:20] == pytest.approx(stored.log_ratio(few, 20), rel=SINGLE, abs=SINGLE)
-    one = {"a": np.float64(0.3), "b": np.float64(1.0)}
-    assert fitted.log_ratio_of_one(one) == stored.log_ratio_of_one(one)
 
 
 def test_a_missing_feature_goes_where_the_library_sends_it() -> None:

@@ -1,4 +1,4 @@
-"""Laws of single numbers and of columns, and the GEMM law's search for the best tile: fast ways answer as the slow ones do."""
+"""A question and its row in a table, and the GEMM law's search for the best tile: fast ways answer as the slow ones do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from perfmodel import elementwise
 from perfmodel.analytic.roofline import overlap
 from perfmodel.hw import gpu
 from perfmodel.learn.operators import operator_model, operator_terms, predict_columns
@@ -19,7 +18,7 @@ from perfmodel.library.registry import parts
 
 GPUS = ("a100_sxm", "h100_sxm", "l20", "b200_sxm")
 ROWS = 40
-RELATIVE = 1e-9  # numpy's power and exp differ in the last bit between processors, and between a number and an array
+RELATIVE = 1e-9  # numpy's power and exp differ in the last bit between processors and lengths of arrays
 DTYPES = ("bf16", "fp16", "int8", "int8_wo", "int4_wo")
 
 
@@ -78,12 +77,12 @@ def test_one_question_is_answered_as_its_row_in_a_table(name: str, kind: str) ->
         part, model = take(columns, rows), operator_model(spec, what, "auto")
         whole = operator_terms(spec, what, part, model.constants)
         for row in range(len(part["dtype"])):
-            one = predict_columns(spec, what, take(part, row), model)
-            assert one.terms.latency_s == pytest.approx(whole.latency_s[row], rel=RELATIVE)
+            one = predict_columns(spec, what, take(part, slice(row, row + 1)), model)
+            assert one.terms.latency_s[0] == pytest.approx(whole.latency_s[row], rel=RELATIVE)
             for mine, all_rows in ((one.terms.seconds, whole.seconds), (one.terms.features, whole.features)):
                 assert list(mine) == list(all_rows)
                 alike = {n: float(np.broadcast_to(v, whole.latency_s.shape)[row]) for n, v in all_rows.items()}
-                assert {n: float(v) for n, v in mine.items()} == pytest.approx(alike, rel=RELATIVE, abs=RELATIVE)
+                assert {n: float(np.broadcast_to(v, (1,))[0]) for n, v in mine.items()} == pytest.approx(alike, rel=RELATIVE, abs=RELATIVE)
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -105,20 +104,3 @@ def test_tiles_that_are_not_tried_could_not_have_been_the_best(name: str, monkey
     np.testing.assert_allclose(quick.latency_s, slow.latency_s, rtol=RELATIVE)
     for feature in quick.features:
         np.testing.assert_allclose(quick.features[feature], slow.features[feature], rtol=RELATIVE, atol=RELATIVE, err_msg=feature)
-
-
-@pytest.mark.parametrize("name", ["where", "minimum", "maximum", "clip", "power"])
-def test_numbers_of_elementwise_are_numpys(name: str) -> None:
-    values = [0.0, -1.5, 3.0, np.inf, -np.inf, np.nan]
-    numpys = getattr(np, name)
-    for a in values:
-        for b in values:
-            third = [(x,) for x in (-2.0, 2.0)] if name in ("where", "clip") else [()]
-            for rest in third:
-                arguments = (a > 0, b, *rest) if name == "where" else (b, a, *rest) if name == "clip" else (a, b)
-                with np.errstate(all="ignore"):
-                    given = tuple(np.float64(x) if not isinstance(x, bool) else np.bool_(x) for x in arguments)
-                    mine, wanted = getattr(elementwise, name)(*given), numpys(*(np.array([x]) for x in arguments))[0]
-                assert isinstance(mine, np.generic)
-                if not (name == "clip" and np.isnan(a)):
-                    assert mine == pytest.approx(wanted, rel=RELATIVE, nan_ok=True), arguments

@@ -163,7 +163,7 @@ def test_rows_beside_an_entry_come_back_and_damaged_ones_are_refused() -> None:
 
 def latency(op: Attention, name: str, stack: str, kernel: str | None = None) -> float:
     columns = read_operator("attention", op, stack, kernel)
-    return float(operator_terms(gpu(name), f"attention_{op.phase}", columns, {}).latency_s)
+    return float(operator_terms(gpu(name), f"attention_{op.phase}", columns, {}).latency_s[0])
 
 
 def test_flash_attention_2_reads_the_cache_once_a_query_head_under_a_window() -> None:
@@ -187,7 +187,7 @@ def test_decode_says_which_of_a_stacks_kernels_runs() -> None:
         op = Attention("decode", 64, 1, 2048, q_heads, 2, 128, kv_dtype=kv_dtype)
         found = operator_terms(gpu(name), "attention_decode", read_operator("attention", op, stack, None), {}).variant
         assert found is not None
-        return float(found)
+        return float(found[0])
 
     assert [variant("trtllm", heads, "fp8") for heads in (2, 4, 64, 66)] == [1.0, 0.0, 0.0, 1.0]
     assert [variant("sglang", heads, "bf16") for heads in (2, 6, 8, 64)] == [2.0, 2.0, 0.0, 0.0]

@@ -12,6 +12,7 @@ from perfmodel.analytic.constants import constant_values
 from perfmodel.hw import gpu
 from perfmodel.library import attention_decode, attention_prefill, moe
 from perfmodel.library.attention_append import append_s
+from perfmodel.library.attention_kernels import ALWAYS, prefill_kernels
 from perfmodel.library.columns import read_frame
 from perfmodel.library.names import KERNELS, STACKS
 
@@ -22,8 +23,10 @@ def append(stack: str, kernel: str, *, narrow: bool = False, constants: Mapping[
     """Microseconds of 8192 tokens on an H100, all from DRAM."""
     known = {"batch": 1.0, "q_len": 8192.0, "q_heads": 32.0, "kv_heads": 4.0, "head_dim": 128.0, **shape}
     columns = {name: np.array([value]) for name, value in known.items()}
-    flags = np.array([narrow]), np.array([kernel == "fa3"])
-    return 1e6 * float(append_s(gpu("h100_sxm"), np.array([STACKS.index(stack)]), columns, np.ones(1), *flags, constants)[0])
+    codes = np.array([STACKS.index(stack)])
+    k = prefill_kernels(codes, np.array([KERNELS.index(kernel)]))
+    flags = np.array([narrow]), k.flag("multiplies_cache_type", ALWAYS), k.flag("indexed_append")
+    return 1e6 * float(append_s(gpu("h100_sxm"), codes, columns, np.ones(1), *flags, constants)[0])
 
 
 def test_vllm_appends_with_a_block_a_token() -> None:

@@ -8,9 +8,11 @@ import pytest
 from perfmodel.analytic.constants import constant_values
 from perfmodel.hw import gpu
 from perfmodel.library import attention_decode, attention_prefill
-from perfmodel.library.attention_splits import full_waves, plan, xqa
+from perfmodel.library.attention_kernels import decode_kernels
+from perfmodel.library.attention_splits import full_waves, plan
 from perfmodel.library.attention_tiles import narrow_tiles
 from perfmodel.library.names import DTYPES, KERNELS, STACKS
+from perfmodel.library.stacks.trtllm import xqa, xqa_warpgroup
 
 Shape = dict[str, float]
 
@@ -26,7 +28,9 @@ def splits(name: str, stack: str, kernel: str, kv_dtype: str = "bf16", **shape: 
     given = columns(stack, kernel, kv_dtype, **shape)
     codes = given["stack"].astype(np.intp), given["kernel"].astype(np.intp)
     fp8 = np.array([float(kv_dtype == "fp8")])
-    found = plan(gpu(name), *codes, given, given["kv_len"], fp8, constant_values(attention_decode.LAW))
+    own, (packed, shares) = kernel == "trtllm", xqa(gpu(name), given, fp8)
+    kernels = decode_kernels(*codes, own & packed, own & xqa_warpgroup(gpu(name), given, fp8))
+    found = plan(gpu(name), kernels, given, given["kv_len"], fp8, shares, constant_values(attention_decode.LAW))
     return float(found.passes[0]), float(found.rows[0]), float(found.splits[0])
 
 

@@ -7,13 +7,14 @@ import pytest
 
 from perfmodel.hw import gpu
 from perfmodel.library import moe_routing
+from perfmodel.library.attention_kernels import prefill_kernels
 from perfmodel.library.attention_tiles import tiles
 from perfmodel.library.names import KERNELS, STACKS
 
 
 def tile(name: str, stack: str, kernel: str, head_dim: int, group: int = 1, fp8: bool = False) -> tuple[float, float, float]:
-    codes = np.array([STACKS.index(stack)]), np.array([KERNELS.index(kernel)])
-    found = tiles(gpu(name), *codes, np.array([float(head_dim)]), np.array([float(group)]), np.array([fp8]))
+    kernels = prefill_kernels(np.array([STACKS.index(stack)]), np.array([KERNELS.index(kernel)]))
+    found = tiles(gpu(name), kernels, np.array([float(head_dim)]), np.array([float(group)]), np.array([fp8]))
     return tuple(float(part[0]) for part in found)  # type: ignore[return-value]
 
 

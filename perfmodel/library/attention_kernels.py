@@ -1,0 +1,197 @@
+"""What the attention laws know of a kernel: a record of attributes, read from calibration/physics/attention_kernels.toml.
+
+A law prices a call of any such record; which record a call runs is for the stacks to say (library/stacks). Names of kernels and stacks
+stand in the data and in the stacks, not in the laws.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.analytic.constants import tables
+from perfmodel.library.names import KERNELS, STACKS
+from perfmodel.library.terms import Floats
+
+Codes = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+FILE = "attention_kernels"
+NEVER, WARPGROUP, ALWAYS = "never", "warpgroup", "always"
+SKIPS, MASKS, SCREENS = "skips", "masks", "screens"
+WAVES, BLOCKS, SLOTS, GIVEN = "waves", "blocks", "slots", "given"
+REST = "rest"  # the record of a kernel that has none
+_XQA, _XQA_WARPGROUP, _MMHA = "xqa", "xqa_warpgroup", "mmha"
+DECODE_OF = {"trtllm": _MMHA}  # kernels that are several in decode; which one is told by the call
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillKernel:
+    """One kernel of prefill.
+
+    tiles, tiles_fp8, tiles_warpgroup, tiles_warpgroup_fp8: entries of attention_tiles.toml, for 16- and 8-bit multiplies on either tensor
+    path (an empty one is the entry before it); packs_heads: the query heads of a KV head fill a tile together, whatever the entry says;
+    narrow_wide_heads: takes 64 query rows in heads over 192 where two such blocks fit an SM. single_query_as_rows: with one query a
+    sequence, the heads of a KV head become its query rows. multiplies_cache_type: never, on the warp-group path, or always in the type of
+    the cache. window: blocks of keys outside are skipped, masked after they were multiplied, or screened (every block's mask is made).
+    warpgroup_to_dim: widest head for which it issues warp-group multiplies, 0 for none; fills_pipeline: such a kernel multiplies one more
+    block a query tile; two_accumulators: keeps wide heads in two groups there; bulk_loads: loads keys by TMA; varlen: a launch more for
+    batches of different lengths. narrow_from_dim: heads over it run on tiles too few for full rate; spills_under_window: does in heads of
+    193 to 256. two_level_fp8: adds 8-bit sums in two levels; indexed_append: appends values of uneven width by an indexed store.
+    tensor_share, tensor_share_warpgroup, fp8_share, unit_cycles: names of constants of the law.
+    """
+
+    tiles: str
+    tensor_share: str
+    unit_cycles: str
+    tiles_fp8: str = ""
+    tiles_warpgroup: str = ""
+    tiles_warpgroup_fp8: str = ""
+    tensor_share_warpgroup: str = ""
+    fp8_share: str = ""
+    packs_heads: bool = False
+    narrow_wide_heads: bool = False
+    single_query_as_rows: bool = False
+    multiplies_cache_type: str = NEVER
+    window: str = SKIPS
+    warpgroup_to_dim: float = 0.0
+    fills_pipeline: bool = True
+    two_accumulators: bool = True
+    bulk_loads: bool = False
+    varlen: bool = False
+    narrow_from_dim: float = 4096.0
+    spills_under_window: bool = False
+    two_level_fp8: bool = False
+    indexed_append: bool = False
+
+    def tiles_of(self, warpgroup: bool, fp8: bool) -> str:
+        """The entry of attention_tiles.toml for a tensor path and the width of a multiply."""
+        if warpgroup and self.tiles_warpgroup:
+            return (self.tiles_warpgroup_fp8 if fp8 else "") or self.tiles_warpgroup
+        return (self.tiles_fp8 if fp8 else "") or self.tiles
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeKernel:
+    """One kernel of decode.
+
+    query_rows, query_rows_wide: rows that a multiply is padded to, and in heads over 128; head_by_head, head_by_head_under_window: each
+    query head passes over the keys of its own; second_tile_over_group: query heads a KV head from which a second tile is needed.
+    splits: how the keys are cut: into whole waves, by blocks of keys, by idle slots, or as the call says; splits_only_packed: only where
+    heads share a pass; splits_to_bound: up to a bound that the stack gives for its graphs; prefill_kernel_unsplit: in one piece it is the
+    kernel of prefill. block_tokens: keys of a block (0: split_tokens of the law), up to widest_block times that in narrow heads (0: in
+    none); blocks_per_sm: resident blocks (0: the law's); slots_of_one_block: is cut as if one were.
+    whole_tiles: multiplies whole warp-group tiles, fp8 as it is; transposes_values: for that, half as fast in heads over 128; one_stage:
+    loads and multiplies take turns; turns_and_appends: rotates queries and appends keys itself; varlen: a launch more, for more than one
+    sequence or for as many as are planned on the GPU. cuda_cores_below_group: without an 8-bit cache, smaller groups run on the CUDA cores.
+    two_level_fp8, indexed_append: as in prefill. unit_cycles, tensor_share, combine_cycles, convert, chain, max_splits: names of constants
+    of the law (chain: none where empty).
+    """
+
+    unit_cycles: str
+    tensor_share: str
+    combine_cycles: str = "combine_split_cycles"
+    convert: str = "convert_per_clock"
+    chain: str = ""
+    max_splits: str = "max_splits"
+    query_rows: float = 16.0
+    query_rows_wide: float = 0.0
+    head_by_head: bool = False
+    head_by_head_under_window: bool = False
+    second_tile_over_group: float = np.inf
+    splits: str = SLOTS
+    splits_only_packed: bool = False
+    splits_to_bound: bool = False
+    prefill_kernel_unsplit: bool = False
+    block_tokens: float = 0.0
+    widest_block: float = 0.0
+    blocks_per_sm: float = 0.0
+    slots_of_one_block: bool = False
+    whole_tiles: bool = False
+    transposes_values: bool = False
+    one_stage: bool = False
+    turns_and_appends: bool = False
+    varlen: str = ""
+    cuda_cores_below_group: float = 0.0
+    two_level_fp8: bool = False
+    indexed_append: bool = False
+
+
+Record = TypeVar("Record", PrefillKernel, DecodeKernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels(Generic[Record]):
+    """Records of the kernels that n calls run: `records` of which row i has records[code[i]]."""
+
+    records: tuple[Record, ...]
+    code: Codes
+
+    def flag(self, attribute: str, value: object = True) -> Flags:
+        """Where an attribute has a value."""
+        found: Flags = np.array([getattr(record, attribute) == value for record in self.records])[self.code]
+        return found
+
+    def number(self, attribute: str) -> Floats:
+        """A number of each row's kernel."""
+        found: Floats = np.array([float(getattr(record, attribute)) for record in self.records])[self.code]
+        return found
+
+    def constant(self, c: Mapping[str, float], attribute: str, other: str = "", missing: float = 1.0) -> Floats:
+        """The constant of the law that an attribute names, else the one that `other` names, else `missing`."""
+        names = [getattr(record, attribute) or (getattr(record, other) if other else "") for record in self.records]
+        found: Floats = np.array([c[name] if name else missing for name in names])[self.code]
+        return found
+
+
+@functools.cache
+def names(phase: str) -> tuple[str, ...]:
+    """The records of a phase in the order of their codes."""
+    return tuple(name for name, entry in tables(FILE).items() if phase in _whole(name, entry))
+
+
+@functools.cache
+def prefill_records() -> tuple[PrefillKernel, ...]:
+    """The records of prefill."""
+    return tuple(PrefillKernel(**_whole(name, tables(FILE)[name])["prefill"]) for name in names("prefill"))
+
+
+@functools.cache
+def decode_records() -> tuple[DecodeKernel, ...]:
+    """The records of decode."""
+    return tuple(DecodeKernel(**_whole(name, tables(FILE)[name])["decode"]) for name in names("decode"))
+
+
+def prefill_kernels(stack: Codes, kernel: Codes) -> Kernels[PrefillKernel]:
+    """The kernels of n prefill calls, by the codes of their stack and kernel."""
+    return Kernels(prefill_records(), _codes("prefill")[stack, kernel])
+
+
+def decode_kernels(stack: Codes, kernel: Codes, xqa: Flags, xqa_warpgroup: Flags) -> Kernels[DecodeKernel]:
+    """The kernels of n decode calls; `xqa`, `xqa_warpgroup`: those that TensorRT-LLM runs with these kernels (library/stacks/trtllm.py)."""
+    known = names("decode")
+    code = np.where(xqa, known.index(_XQA), _codes("decode")[stack, kernel])
+    return Kernels(decode_records(), np.where(xqa_warpgroup, known.index(_XQA_WARPGROUP), code))
+
+
+@functools.cache
+def _codes(phase: str) -> Codes:
+    """(stack, kernel) -> code of its record: that of the kernel as the stack calls it, else the kernel's, else the rest's."""
+    known = names(phase)
+
+    def place(stack: str, kernel: str) -> int:
+        wanted = (f"{stack} {kernel}", kernel, DECODE_OF.get(kernel, REST), REST)
+        return next(known.index(name) for name in wanted if name in known)
+
+    return np.array([[place(stack, kernel) for kernel in KERNELS] for stack in STACKS])
+
+
+def _whole(name: str, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """An entry with what it has from the one that it is like."""
+    base = _whole(entry["like"], tables(FILE)[entry["like"]]) if "like" in entry else {}
+    own = {phase: {k: v for k, v in entry.get(phase, {}).items() if k != "source"} for phase in ("prefill", "decode")}
+    return {phase: {**base.get(phase, {}), **own[phase]} for phase in own if base.get(phase) or own[phase]}

@@ -1,0 +1,54 @@
+"""TensorRT-LLM: kernels of its own; in decode, which of three by the group of query heads and the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.arch import warpgroup_path
+from perfmodel.library.stacks.stack import Rule, Stack, always, register
+
+Floats = npt.NDArray[np.float64]
+TRTLLM = register(
+    Stack(
+        "trtllm",
+        attention=(Rule("trtllm", always, "it has kernels of its own", "TensorRT-LLM, fmha_v2 and XQA"),),
+        appends_with_queries=True,
+    )
+)
+BLOCK_TOKENS, WAVES, MOST_SHARES = 128.0, 8.0, 6000.0  # tokens of a share at least, blocks an SM and shares of a batch at most
+WIDEST_GROUP = 32  # query heads a KV head of XQA's kernels; wider groups run one query head at a time
+
+
+def xqa(gpu: GpuSpec, columns: Mapping[str, Floats], fp8: Floats) -> tuple[npt.NDArray[np.bool_], Floats]:
+    """(rows that XQA runs, the shares that it cuts the keys into); the others run one query head at a time (MMHA).
+
+    XQA packs groups of 2 to 32. With a 16-bit cache it is taken only where 4 batch kv_heads max(1, kv / 128) >= SMs. Shares:
+    n = kv / 128, at most sqrt(8 n) and 8 blocks an SM, whatever the window. Source: TensorRT-LLM, decoderXQAImplJIT (mayHavePerfGain,
+    shouldUse, computeMultiBlockCount) and decoderXQAConstants.h.
+    """
+    units = columns["batch"] * columns["kv_heads"]
+    blocks = np.maximum(np.floor(columns["kv_len"] / BLOCK_TOKENS), 1.0)
+    gain = 4.0 * units * blocks >= gpu.sms
+    shares = np.minimum(blocks, np.round(np.sqrt(8.0 * blocks)))
+    shares = np.floor(shares / np.maximum(units * shares / gpu.sms / WAVES, 1.0))
+    shares = np.maximum(np.minimum(shares, np.floor(MOST_SHARES / columns["batch"])), 1.0)
+    return packs(columns) & (gain | (fp8 > 0)), shares
+
+
+def xqa_warpgroup(gpu: GpuSpec, columns: Mapping[str, Floats], fp8: Floats) -> npt.NDArray[np.bool_]:
+    """Rows of the warp-group XQA kernel: fp8 cache, a group that packs, sm_90. It turns queries and appends keys itself.
+
+    Source: TensorRT-LLM, decoderXQAImplJIT (applyRoPEInXqaKernel for the Hopper kernel).
+    """
+    return packs(columns) & (fp8 > 0) & warpgroup_path(gpu)
+
+
+def packs(columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+    """Rows whose query heads of a KV head share a pass of an XQA kernel over its keys."""
+    group = columns["q_heads"] / columns["kv_heads"]
+    found: npt.NDArray[np.bool_] = (group > 1) & (group <= WIDEST_GROUP)
+    return found

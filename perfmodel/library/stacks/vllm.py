@@ -1,0 +1,19 @@
+"""vLLM: FlashAttention on pages, FlashInfer where that cannot read the cache."""
+
+from __future__ import annotations
+
+from perfmodel.library.stacks.stack import Rule, Stack, always, register
+
+SOURCE = "the kernels that public rows of vLLM 0.24 name; vllm/platforms/cuda.py, get_attn_backend_cls"
+VLLM = register(
+    Stack(
+        "vllm",
+        attention=(
+            Rule("fa3", lambda arch, fp8: arch[0] == 9, "sm_90 has FlashAttention-3, which reads an fp8 cache as it is", SOURCE),
+            Rule("flashinfer", lambda arch, fp8: arch[0] == 10, "sm_100 runs FlashInfer's kernels", SOURCE),
+            Rule("flashinfer", lambda arch, fp8: fp8, "FlashAttention-2 reads no fp8 cache", SOURCE),
+            Rule("fa2", always, "FlashAttention-2 is first on this architecture", SOURCE),
+        ),
+        append_block_threads=512.0,
+    )
+)

@@ -16,6 +16,7 @@ from perfmodel.library.attention_kernels import Codes, DecodeKernel, Flags, Kern
 from perfmodel.library.attention_paths import PATH, PATHS
 from perfmodel.library.attention_splits import MOST_SEQUENCES, Plan, plan
 from perfmodel.library.launch import launch_floor_s, named_values, stack_values
+from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.stacks import attention_kernel, stack_flags
 from perfmodel.library.stacks.trtllm import xqa, xqa_warpgroup
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -250,3 +251,17 @@ def _features(
         "stack": a.stack.astype(np.float64),
         "kernel": a.kernel.astype(np.float64),
     }
+
+
+register(
+    OperatorLaw(
+        "attention_decode",
+        "attention",
+        LAW,
+        terms,
+        ("q_heads", "kv_heads", "head_dim", "window"),
+        ("log2_kv", "log2_batch", "head_dim", "group"),
+        "attention_decode",
+        lambda columns: columns["decode"] > 0,
+    )
+)

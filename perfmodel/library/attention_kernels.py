@@ -124,26 +124,48 @@ class DecodeKernel:
 Record = TypeVar("Record", PrefillKernel, DecodeKernel)
 
 
+class Records(Generic[Record]):
+    """The records of a phase, attribute by attribute: an array each, over their codes, made once."""
+
+    def __init__(self, records: tuple[Record, ...]) -> None:
+        self.records: tuple[Record, ...] = records
+        self._known: dict[tuple[str, object], npt.NDArray[Any]] = {}
+
+    def where(self, attribute: str, value: object) -> Flags:
+        """Whether each record's attribute has a value."""
+        known = self._known.get((attribute, value))
+        if known is None:
+            known = self._known[attribute, value] = np.array([getattr(record, attribute) == value for record in self.records])
+        return known
+
+    def numbers(self, attribute: str) -> Floats:
+        """A number of each record."""
+        known = self._known.get((attribute, float))
+        if known is None:
+            known = self._known[attribute, float] = np.array([float(getattr(record, attribute)) for record in self.records])
+        return known
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels(Generic[Record]):
-    """Records of the kernels that n calls run: `records` of which row i has records[code[i]]."""
+    """Kernels of n calls: row i runs the record with code[i]."""
 
-    records: tuple[Record, ...]
+    of: Records[Record]
     code: Codes
 
     def flag(self, attribute: str, value: object = True) -> Flags:
         """Where an attribute has a value."""
-        found: Flags = np.array([getattr(record, attribute) == value for record in self.records])[self.code]
+        found: Flags = self.of.where(attribute, value)[self.code]
         return found
 
     def number(self, attribute: str) -> Floats:
         """A number of each row's kernel."""
-        found: Floats = np.array([float(getattr(record, attribute)) for record in self.records])[self.code]
+        found: Floats = self.of.numbers(attribute)[self.code]
         return found
 
     def constant(self, c: Mapping[str, float], attribute: str, other: str = "", missing: float = 1.0) -> Floats:
         """The constant of the law that an attribute names, else the one that `other` names, else `missing`."""
-        names = [getattr(record, attribute) or (getattr(record, other) if other else "") for record in self.records]
+        names = [getattr(record, attribute) or (getattr(record, other) if other else "") for record in self.of.records]
         found: Floats = np.array([c[name] if name else missing for name in names])[self.code]
         return found
 
@@ -155,15 +177,15 @@ def names(phase: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def prefill_records() -> tuple[PrefillKernel, ...]:
+def prefill_records() -> Records[PrefillKernel]:
     """The records of prefill."""
-    return tuple(PrefillKernel(**_whole(name, tables(FILE)[name])["prefill"]) for name in names("prefill"))
+    return Records(tuple(PrefillKernel(**_whole(name, tables(FILE)[name])["prefill"]) for name in names("prefill")))
 
 
 @functools.cache
-def decode_records() -> tuple[DecodeKernel, ...]:
+def decode_records() -> Records[DecodeKernel]:
     """The records of decode."""
-    return tuple(DecodeKernel(**_whole(name, tables(FILE)[name])["decode"]) for name in names("decode"))
+    return Records(tuple(DecodeKernel(**_whole(name, tables(FILE)[name])["decode"]) for name in names("decode")))
 
 
 def prefill_kernels(stack: Codes, kernel: Codes) -> Kernels[PrefillKernel]:
@@ -173,9 +195,11 @@ def prefill_kernels(stack: Codes, kernel: Codes) -> Kernels[PrefillKernel]:
 
 def decode_kernels(stack: Codes, kernel: Codes, xqa: Flags, xqa_warpgroup: Flags) -> Kernels[DecodeKernel]:
     """The kernels of n decode calls; `xqa`, `xqa_warpgroup`: those that TensorRT-LLM runs with these kernels (library/stacks/trtllm.py)."""
-    known = names("decode")
-    code = np.where(xqa, known.index(_XQA), _codes("decode")[stack, kernel])
-    return Kernels(decode_records(), np.where(xqa_warpgroup, known.index(_XQA_WARPGROUP), code))
+    code = _codes("decode")[stack, kernel]
+    if xqa.any() or xqa_warpgroup.any():
+        known = names("decode")
+        code = np.where(xqa_warpgroup, known.index(_XQA_WARPGROUP), np.where(xqa, known.index(_XQA), code))
+    return Kernels(decode_records(), code)
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from perfmodel.library.attention_kernels import (
 from perfmodel.library.attention_paths import PATH, PATHS
 from perfmodel.library.attention_tiles import tiles
 from perfmodel.library.launch import launch_floor_s, named_values, stack_values
+from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.stacks import attention_kernel
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.attention import visited_pairs
@@ -285,3 +286,17 @@ def _features(a: _Calls, v: _Visits, seconds: Mapping[str, Floats], latency: Flo
         "stack": a.stack.astype(np.float64),
         "kernel": a.kernel.astype(np.float64),
     }
+
+
+register(
+    OperatorLaw(
+        "attention_prefill",
+        "attention",
+        LAW,
+        terms,
+        ("q_heads", "kv_heads", "head_dim", "window"),
+        ("log2_q", "cached", "log2_batch", "head_dim", "group"),
+        "attention_prefill",
+        lambda columns: columns["decode"] == 0,
+    )
+)

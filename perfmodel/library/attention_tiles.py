@@ -12,7 +12,7 @@ import numpy.typing as npt
 from perfmodel.analytic.constants import tables
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import warpgroup_path
-from perfmodel.library.attention_kernels import Kernels, PrefillKernel
+from perfmodel.library.attention_kernels import Kernels, PrefillKernel, prefill_records
 from perfmodel.library.terms import Floats
 
 _DIM = 256  # head_dim of FlashAttention-2's widest kernel
@@ -21,8 +21,9 @@ NARROW_ROWS, NARROW_FROM = 64.0, 192.0  # query rows of narrow_wide_heads, and t
 
 
 @functools.cache
-def _table(records: tuple[PrefillKernel, ...], warpgroup: bool) -> npt.NDArray[np.float64]:
+def _table(warpgroup: bool) -> npt.NDArray[np.float64]:
     """(record, 8-bit multiply, head_dim step, [query rows, keys, packed]) of one tensor path."""
+    records = prefill_records().records
     known: Mapping[str, Any] = tables("attention_tiles")
     out = np.zeros((len(records), 2, 512 // _STEP, 3))
     for index, record in enumerate(records):
@@ -42,7 +43,7 @@ def tiles(
     Kernels that pack hold all query heads of a KV head in one tile, and fewer tokens of each.
     """
     step = np.clip(np.ceil(head_dim / _STEP) - 1, 0, 512 // _STEP - 1).astype(np.intp)
-    found = _table(kernels.records, warpgroup_path(gpu))[kernels.code, fp8.astype(np.intp), step]
+    found = _table(warpgroup_path(gpu))[kernels.code, fp8.astype(np.intp), step]
     rows, keys, packed = found[..., 0], found[..., 1], found[..., 2] > 0
     if narrow_tiles(gpu):
         rows = np.where(kernels.flag("narrow_wide_heads") & (head_dim > NARROW_FROM), NARROW_ROWS, rows)

@@ -18,6 +18,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import stack_values
+from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.terms import OperatorTerms
 
 LAW = "library_gemm"
@@ -226,3 +227,10 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         "quantise": quantise,
     }
     return OperatorTerms(latency, seconds, features, least_s=flops / (c["peak_share"] * rate))
+
+
+_DOMAIN = ("log2_m", "log2_n", "log2_k")
+register(
+    OperatorLaw("gemm", "gemm", LAW, terms, ("n", "k"), _DOMAIN, "gemm", lambda columns: ~names.narrow(columns["dtype"])),
+    OperatorLaw("gemm_quantised", "gemm", LAW, terms, ("n", "k"), _DOMAIN, "gemm", lambda columns: names.narrow(columns["dtype"])),
+)

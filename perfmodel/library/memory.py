@@ -11,6 +11,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import dram_efficiency
 from perfmodel.library.launch import launch_floor_s
+from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.memory import TRAFFIC
 
@@ -77,3 +78,6 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     }
     seconds = {"dram": dram, "l2": l2, "arithmetic": arithmetic, "row latency": rows * one, "launch": floor * one}
     return OperatorTerms(latency, seconds, features)
+
+
+register(OperatorLaw("memory", "memory", LAW, terms, ("kind", "hidden"), ("log2_tokens", "log2_hidden"), "memory"))

@@ -11,6 +11,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.launch import launch_floor_s, stack_values
+from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.attention import visited_pairs
 from perfmodel.ops.mla import LATENT, NOPE, ROPE
@@ -83,3 +84,17 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     }
     seconds = {"tensor": tensor, "exp": exp, "kv chain": chain, "dram": dram, "l2": l2, "launch": fixed}
     return OperatorTerms(latency, seconds, features)
+
+
+register(
+    OperatorLaw(
+        "mla_prefill",
+        "mla",
+        LAW,
+        terms,
+        ("num_heads", "q_len"),
+        ("log2_q", "log2_batch", "log2_heads"),
+        "mla_prefill",
+        lambda columns: columns["decode"] == 0,
+    )
+)

@@ -11,6 +11,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.launch import launch_floor_s, stack_values
+from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.mla import LATENT, ROPE
 
@@ -114,3 +115,17 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "launch and partial sums": fixed,
     }
     return OperatorTerms(latency, seconds, features)
+
+
+register(
+    OperatorLaw(
+        "mla_decode",
+        "mla",
+        LAW,
+        terms,
+        ("num_heads", "kv_len"),
+        ("log2_kv", "log2_batch", "log2_heads"),
+        "mla_decode",
+        lambda columns: columns["decode"] > 0,
+    )
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
@@ -12,6 +13,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import launch_floor_s, named_values
+from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.moe_routing import loads
 from perfmodel.library.moe_tiles import PATH, PATHS, SGLANG_TRITON, VLLM_TRITON, kernel_tiles, layer_tiles
 from perfmodel.library.terms import Floats, OperatorTerms
@@ -147,3 +149,20 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
         "tensor": tensor, "k latency": chain, "dram": dram, "l2": l2, "power": power, "single loads": singly, "launch and routing": fixed,
     }  # fmt: skip
     return OperatorTerms(latency, seconds, features)
+
+
+_SHAPE, _DOMAIN = ("num_experts", "top_k", "hidden", "inter", "tp", "ep"), ("log2_tokens", "log2_hidden", "log2_inter")
+
+
+def _layer(columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = columns["stage"] == 0
+    return found
+
+
+register(
+    OperatorLaw("moe", "moe", LAW, terms, _SHAPE, _DOMAIN, "moe", lambda columns: _layer(columns) & ~names.narrow(columns["dtype"])),
+    OperatorLaw(
+        "moe_quantised", "moe", LAW, terms, _SHAPE, _DOMAIN, "moe", lambda columns: _layer(columns) & names.narrow(columns["dtype"])
+    ),
+    OperatorLaw("moe_kernel", "moe", LAW, terms, _SHAPE[:4], _DOMAIN, "moe_kernel", lambda columns: ~_layer(columns)),
+)

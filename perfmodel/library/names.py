@@ -37,12 +37,20 @@ QUANTISED = np.array([d in ("fp8", "fp8_block", "int8", "nvfp4") for d in DTYPES
 BLOCK_SCALED = np.array([d == "fp8_block" for d in DTYPES])  # a scale for each block, that no tensor core of these GPUs applies itself
 WEIGHT_ONLY = np.array([d in ("int8_wo", "int4_wo") for d in DTYPES])
 
+_NARROW = np.array([d not in ("bf16", "fp16", "fp32") for d in DTYPES])
+
 Codes = npt.NDArray[np.intp]
 
 
 def dtype_code(name: Any) -> int:
     """Code of an element type; raises InputError for an unknown one."""
     return DTYPES.index(parse_dtype(name).name)
+
+
+def narrow(codes: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Where operands, or weights alone, have fewer than 16 bits, by the code of each row's element type."""
+    found: npt.NDArray[np.bool_] = _NARROW[codes.astype(np.intp)]
+    return found
 
 
 def stack_code(name: Any) -> int:

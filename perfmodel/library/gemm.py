@@ -19,6 +19,7 @@ from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import stack_values
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.stacks import gemm_codes, stack_flags
 from perfmodel.library.terms import OperatorTerms
 
 LAW = "library_gemm"
@@ -171,7 +172,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
     dram = dram_seconds(from_dram, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"])
     dram = dram + c["ramp_latencies"] * gpu.dram_latency_s * cold
     l2 = (weights + acts) / _l2_bytes_per_s(gpu, c)
-    toggling = np.where(stack == 1, c["constant_data_power"], 1.0)  # vLLM rows: uninitialised or constant weights toggle fewer bits
+    toggling = np.where(stack_flags("constant_weights", stack) > 0, c["constant_data_power"], 1.0)
     flops = 2.0 * m * n * k
     power = power_seconds(
         flops * toggling * np.sqrt(a_bytes / 2.0), joule_per_flop(gpu, c), from_dram, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
@@ -214,7 +215,7 @@ def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTer
         "m_mod_8": np.mod(m, 8),
         "warpgroup": one * warpgroup_path(gpu),
         "dtype": code.astype(np.float64),
-        "stack": np.where(stack == 4, 1, stack).astype(np.float64),  # torch calls the same library as vLLM
+        "stack": gemm_codes(stack).astype(np.float64),
     }
     seconds = {
         "tensor": tensor,

@@ -12,6 +12,7 @@ from perfmodel.library import names
 from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.launch import launch_floor_s, stack_values
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.stacks import stack_flags
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.attention import visited_pairs
 from perfmodel.ops.mla import LATENT, NOPE, ROPE
@@ -20,7 +21,6 @@ LAW = "library_mla"
 ABSORBED = float(2 * LATENT + ROPE)  # multiply-adds a pair and head with the up-projections absorbed: 576 + 512
 EXPANDED = float(2 * NOPE + ROPE)  # the same with heads expanded: 192 + 128
 QUERY_ROWS, BLOCK = 128.0, 64.0  # rows of a query tile; rows and keys of what is masked as a whole
-_SGLANG = names.STACKS.index("sglang")
 
 
 def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
@@ -37,7 +37,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     batch, heads, q_len, kv_len = columns["batch"], columns["num_heads"], columns["q_len"], columns["kv_len"]
     sms, clock = float(gpu.sms), gpu.max_clock_hz
     grouped = warpgroup_path(gpu)
-    absorbed = stack == _SGLANG
+    absorbed = stack_flags("mla_absorbed", stack) > 0
     padded = np.ceil(q_len / BLOCK) * BLOCK  # of whole blocks: half a block more along the diagonal; absorbed heads fill a block together
     whole = visited_pairs(padded, kv_len + padded - q_len) + padded * BLOCK / 2.0
     pairs = np.where(absorbed, visited_pairs(q_len, kv_len), whole)

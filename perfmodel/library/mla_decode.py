@@ -12,6 +12,7 @@ from perfmodel.library import names
 from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.launch import launch_floor_s, stack_values
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.stacks import stack_flags
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops.mla import LATENT, ROPE
 
@@ -21,7 +22,6 @@ ABSORBED = float(2 * LATENT + ROPE)  # multiply-adds a key and head with the up-
 SPLITS = 8.0  # of a request's keys at most: SGLang, triton_attention_num_kv_splits
 HEAD_BLOCK = 16.0  # heads of one block of SGLang's and vLLM's Triton decode kernel (BLOCK_H)
 TILE_KEYS, TRITON_KEYS = 64.0, 32.0  # keys of a step: FlashMLA and FlashAttention-3; Triton
-_SGLANG, _TRTLLM = names.STACKS.index("sglang"), names.STACKS.index("trtllm")
 
 
 def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -> OperatorTerms:
@@ -42,9 +42,9 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     batch, heads, keys = columns["batch"], columns["num_heads"], columns["kv_len"]
     sms, clock = float(gpu.sms), gpu.max_clock_hz
     grouped = warpgroup_path(gpu)
-    whole = (stack == _TRTLLM) & (not grouped)
+    whole = (stack_flags("mla_whole_requests", stack) > 0) & (not grouped)
     triton = (not grouped) & ~whole
-    cast = (stack == _SGLANG) & grouped & (kv_bytes < 2)
+    cast = (stack_flags("mla_casts_cache", stack) > 0) & grouped & (kv_bytes < 2)
 
     blocks = np.where(triton, np.ceil(heads / HEAD_BLOCK), np.ceil(heads / TILE_KEYS))
     step = np.where(triton, TRITON_KEYS, TILE_KEYS)

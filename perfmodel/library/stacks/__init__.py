@@ -16,7 +16,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.stacks.stack import REGISTRY, Capability, Rule, Stack
 
-__all__ = ["Rule", "Stack", "attention_kernel", "attention_rule", "stack_flags", "stack_of"]
+__all__ = ["Rule", "Stack", "attention_kernel", "attention_rule", "gemm_codes", "stack_flags", "stack_of"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -30,6 +30,16 @@ def stack_of(name: str) -> Stack:
 def stack_flags(attribute: str, stack: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
     """A number or flag of each row's stack, by its code."""
     return _values(attribute)[stack]
+
+
+def gemm_codes(stack: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Code of the stack whose library calls for products each row's stack shares."""
+    return _gemm_codes()[stack]
+
+
+@functools.cache
+def _gemm_codes() -> npt.NDArray[np.intp]:
+    return np.array([STACKS.index(REGISTRY[name].gemm_like or name) for name in STACKS])
 
 
 @functools.cache

@@ -13,5 +13,7 @@ SGLANG = register(
             Rule("fa2", lambda arch, fp8: arch == (8, 0), "on sm_80 FlashAttention-3's code for mma.sync runs", SOURCE),
             Rule("flashinfer", always, "elsewhere FlashInfer is the default", SOURCE),
         ),
+        mla_absorbed=True,
+        mla_casts_cache=True,
     )
 )

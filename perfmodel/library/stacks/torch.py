@@ -11,5 +11,6 @@ TORCH = register(
             Rule("fa2", always, "scaled_dot_product_attention takes its FlashAttention-2 first", "torch, sdp_utils.cpp, priority order"),
         ),
         dense_cache=True,
+        gemm_like="vllm",
     )
 )

@@ -17,6 +17,7 @@ TRTLLM = register(
         "trtllm",
         attention=(Rule("trtllm", always, "it has kernels of its own", "TensorRT-LLM, fmha_v2 and XQA"),),
         appends_with_queries=True,
+        mla_whole_requests=True,
     )
 )
 BLOCK_TOKENS, WAVES, MOST_SHARES = 128.0, 8.0, 6000.0  # tokens of a share at least, blocks an SM and shares of a batch at most

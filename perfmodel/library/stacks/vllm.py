@@ -15,5 +15,6 @@ VLLM = register(
             Rule("fa2", always, "FlashAttention-2 is first on this architecture", SOURCE),
         ),
         append_block_threads=512.0,
+        constant_weights=True,
     )
 )

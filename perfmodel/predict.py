@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.analytic.bound import least_seconds, within
 from perfmodel.errors import InputError
 from perfmodel.explanation import Explanation
 from perfmodel.hw import gpu as find_gpu
@@ -75,7 +76,14 @@ def predict_configs(
         latency = latency * np.where(seen, model.correction(terms.features, count), 1.0)
         low[seen], high[seen] = model.interval
     inside = model.in_domain(terms.features, count)
-    return ConfigPredictions(latency, latency * np.exp(low), latency * np.exp(high), terms, model, inside)
+    least = config_least_s(family, gpu, sizes, dtype) * US_PER_S
+    return ConfigPredictions(*within(latency, latency * np.exp(low), latency * np.exp(high), least), terms, model, inside)
+
+
+def config_least_s(family: str, gpu: GpuSpec, sizes: Mapping[str, Any], dtype: str) -> Floats:
+    """Seconds below which no config of a kernel computes its problem (analytic/bound.py); `sizes` are scalars or arrays."""
+    module = kernel_family(family)
+    return least_seconds(gpu, module.work(dtype, **sizes), gpu.tensor_rate(module.rate_of(dtype)))
 
 
 def check_operator(op: object) -> None:

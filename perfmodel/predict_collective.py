@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.analytic.bound import within
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.card import BEYOND_KEY, COUNTS_KEY
@@ -62,8 +63,10 @@ def predict_rows(
     if (counts := fitted.card.get(COUNTS_KEY)) is not None:
         seen = seen & np.isin(columns_["n_gpus"], counts)
     terms = dataclasses.replace(terms, in_domain=terms.in_domain & seen)
-    latency, spread = terms.latency_s * US_PER_S, np.exp(Z80 * terms.log_sigma * np.where(terms.in_domain, 1.0, OUTSIDE))
-    return terms, fitted, {"latency_us": latency, "low_us": latency / spread, "high_us": latency * spread}
+    least = np.asarray(terms.least_s) * US_PER_S
+    latency, spread = np.maximum(terms.latency_s * US_PER_S, least), np.exp(Z80 * terms.log_sigma * np.where(terms.in_domain, 1.0, OUTSIDE))
+    ends = within(latency, latency / spread, latency * spread, least)
+    return terms, fitted, dict(zip(("latency_us", "low_us", "high_us"), ends, strict=True))
 
 
 def predict_collective(op: Collective, gpu: GpuSpec, stack: str | None, calibration: CalibrationLike) -> Prediction:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.analytic.bound import within
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.explanation import Explanation
 from perfmodel.hw import gpu as find_gpu
@@ -193,7 +194,8 @@ def _predicted(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
         return base
     own = predict_columns(gpu, part.what, columns, part.model)
     moved = (own.latency_us / base.latency_us) ** part.share
-    return dataclasses.replace(own, latency_us=base.latency_us * moved, low_us=base.low_us * moved, high_us=base.high_us * moved)
+    ends = within(base.latency_us * moved, base.low_us * moved, base.high_us * moved, own.least_us)
+    return dataclasses.replace(own, **dict(zip(("latency_us", "low_us", "high_us"), ends, strict=True)))
 
 
 def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.float64]], stacks: Sequence[int]) -> OperatorPredictions:
@@ -207,7 +209,8 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
         asked = {**columns, "stack": 0.0 * columns["stack"] + stack}
         answers.append(_predicted(gpu, next(_parts_of(part.what, asked, slice(None), part.model)), asked))
     latency, high = (np.reshape([getattr(answer, name) for answer in answers], (len(stacks), -1)) for name in ("latency_us", "high_us"))
-    bounds = between(latency, np.log(high / latency))
+    least = answers[0].least_us  # of the work, whoever does it
+    bounds = within(*between(latency, np.log(high / latency)), least)
     apart = np.abs(np.log(latency / bounds[0]))
     nearest = (apart < apart.min(axis=0) + TIE).argmax(axis=0)  # of an even number two are: the first, whatever rounding says
     model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
@@ -218,7 +221,7 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
 
     seconds = {name: told([answer.terms.seconds[name] for answer in answers]) for name in answers[0].terms.seconds}
     terms = OperatorTerms(told([answer.terms.latency_s for answer in answers]), seconds, {})
-    return OperatorPredictions(*bounds, terms, model, inside)
+    return OperatorPredictions(*bounds, terms, model, inside, least)
 
 
 class Labels:

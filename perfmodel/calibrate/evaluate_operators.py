@@ -23,8 +23,8 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.operators import operator_model, predict_columns
 from perfmodel.library import names
 from perfmodel.library.columns import take
-from perfmodel.ops.attention import visited_pairs
-from perfmodel.ops.memory import TRAFFIC
+from perfmodel.library.registry import MODELS
+from perfmodel.library.work import work
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -40,43 +40,11 @@ SMALL_M = 64  # rows of a GEMM up to which a decode step is one: a regime of its
 REGIMES = ((0.0, 10.0, "under 10 us"), (10.0, 100.0, "10 to 100 us"), (100.0, np.inf, "over 100 us"))
 
 
-def work_of(what: str, columns: dict[str, Floats]) -> tuple[Floats, Floats]:
-    """(flops, compulsory bytes) of each row, for the baselines."""
-    code = columns["dtype"].astype(np.intp)
-    a, b = names.A_BYTES[code], names.B_BYTES[code]
-    if what.startswith("gemm"):
-        m, n, k = columns["m"], columns["n"], columns["k"]
-        return 2 * m * n * k, m * k * a + n * k * b + m * n * 2.0
-    if what.startswith("attention"):
-        kv = names.A_BYTES[columns["kv_dtype"].astype(np.intp)]
-        pairs = visited_pairs(columns["q_len"], columns["kv_len"], columns["window"])
-        keys = np.where(columns["window"] > 0, np.minimum(columns["kv_len"], columns["window"] + columns["q_len"]), columns["kv_len"])
-        moved = columns["q_len"] * columns["q_heads"] * 4.0 + 2.0 * keys * columns["kv_heads"] * kv
-        return 4 * columns["batch"] * columns["q_heads"] * columns["head_dim"] * pairs, columns["batch"] * columns["head_dim"] * moved
-    if what.startswith("moe"):
-        rows = columns["tokens"] * columns["top_k"] / columns["ep"]
-        matrices = (
-            columns["hidden"]
-            * columns["inter"]
-            / columns["tp"]
-            * np.select([columns["stage"] == 1, columns["stage"] == 2], [1.0 + columns["gated"], 1.0], 2.0 + columns["gated"])
-        )
-        touched = np.minimum(columns["num_experts"] / columns["ep"], rows)
-        return 2 * rows * matrices, touched * matrices * b + rows * columns["hidden"] * 2.0
-    if what.startswith("mla"):
-        kv = names.A_BYTES[columns["kv_dtype"].astype(np.intp)]
-        pairs = visited_pairs(columns["q_len"], columns["kv_len"])
-        width = 1088.0 if what == "mla_decode" else 320.0
-        return 2 * columns["batch"] * columns["num_heads"] * pairs * width, columns["batch"] * columns["kv_len"] * 576.0 * kv
-    traffic = np.array([read + written for read, written, _ in TRAFFIC.values()])
-    elements = columns["tokens"] * columns["hidden"]
-    return elements, elements * a * traffic[columns["kind"].astype(np.intp)]
-
-
 def baselines(name: str, what: str, columns: dict[str, Floats]) -> tuple[Floats, Floats]:
     """Microseconds of the bare roofline, and of max(flops / peak, bytes / (0.8 bandwidth)) + 3 us."""
     spec = find_gpu(name)
-    flops, moved = work_of(what, columns)
+    needed = work(MODELS[what].kind, columns)
+    flops, moved = np.asarray(needed.flops), np.asarray(needed.bytes)
     rate = names.tensor_rates(spec, columns["dtype"].astype(np.intp))
     roof = np.maximum(flops / rate, moved / spec.dram_bytes_per_s)
     two = np.maximum(flops / rate, moved / (0.8 * spec.dram_bytes_per_s)) + 3e-6

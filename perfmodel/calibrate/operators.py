@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ from perfmodel.learn.transfer import (
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.names import STACKS
 from perfmodel.library.registry import MODELS, parts
+from perfmodel.library.work import faster_than_physics
 from perfmodel.predict_operators import STACKS_KEY
 from perfmodel.units import US_PER_S
 
@@ -86,6 +88,7 @@ EQUAL_GPUS = 0.5
 """How far GPUs with few rows are lifted to the weight of ones with many in the shared tree: 0 rows count alike, 1 GPUs do. With 1, a few
 hundred rows of one stack on one GPU bent the tree for all: attention decode of L40S and RTX PRO 6000, left out, 16.8 and 16.8 % against
 16.3 and 15.8."""
+MOST_NAMED = 5  # rows that a warning names
 MIN_GROUP = 40  # residuals below which a group's width is pooled with the rest
 
 
@@ -118,14 +121,37 @@ class Rows:
 
 
 def read_rows(what: str, frame: pd.DataFrame) -> Rows:
-    """Those rows of a table that `what` answers for; it has a gpu column and latencies in microseconds."""
+    """Those rows of a table that `what` answers for; it has a gpu column and latencies in microseconds.
+
+    Rows that are faster than their GPU can be (`possible`) are left out, with a warning that names them.
+    """
     columns = read_frame(MODELS[what].kind, frame)
     mine = next((rows for name, rows in parts(MODELS[what].kind, columns) if name == what), np.zeros(0, dtype=np.intp))
     columns, frame = take(columns, mine), frame.iloc[mine]
+    kept = possible(what, columns, frame)
+    if not kept.all():
+        columns, frame = take(columns, kept), frame.iloc[kept]
     key = np.stack([columns[name] for name in MODELS[what].shape], axis=1)
     shape = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     log_latency = np.log(frame["latency_us"].to_numpy(dtype=np.float64) / US_PER_S)
     return Rows(what, columns, log_latency, frame["gpu"].to_numpy(dtype=str), shape)
+
+
+def possible(what: str, columns: Mapping[str, Floats], frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which rows of a table no physics forbids; a warning in one line says how many are faster than their GPU can be, and which."""
+    kept = np.ones(len(frame), dtype=bool)
+    names, latency_us = frame["gpu"].to_numpy(dtype=str), frame["latency_us"].to_numpy(dtype=np.float64)
+    for name in np.unique(names):
+        at = np.flatnonzero(names == name)
+        beaten = at[faster_than_physics(find_gpu(name), MODELS[what].kind, take(columns, at), latency_us[at])]
+        kept[beaten] = False
+        if len(beaten):
+            named = ", ".join(map(str, frame.index[beaten[:MOST_NAMED]].tolist()))
+            more = ", ..." if len(beaten) > MOST_NAMED else ""
+            warnings.warn(
+                f"{len(beaten)} of {len(at)} {what} rows are faster than {name} can be and are left out: rows {named}{more}", stacklevel=3
+            )
+    return kept
 
 
 def sample(rows: Rows, per_gpu: int, seed: int = 0) -> Rows:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from perfmodel.calibrate.crossfit import crossfit, predictor
-from perfmodel.cli import collectives, evaluate_kernels, evaluate_speed, options, output, serving
+from perfmodel.cli import collectives, evaluate_kernels, evaluate_physics, evaluate_speed, options, output, serving
 from perfmodel.cli.progress import Progress
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.baselines import check_external
@@ -20,6 +20,7 @@ app = options.verb("Score rankings, operator latencies and collectives against m
 collectives.add_evaluation(app)
 serving.add_evaluation(app)
 evaluate_kernels.add_to(app)
+evaluate_physics.add_to(app)
 evaluate_speed.add_to(app)
 MAIN_OPERATORS = ("gemm", "attention_prefill", "attention_decode", "moe")
 

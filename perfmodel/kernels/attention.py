@@ -18,6 +18,8 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Floats, Rule
+from perfmodel.ops.attention import attention_work
+from perfmodel.ops.work import Work
 
 DTYPES = {"bf16": 2, "fp16": 2}
 ARGUMENTS = {
@@ -52,6 +54,12 @@ def common_sizes(op: Any, kernel: str) -> dict[str, int]:
     if op.head_dim & (op.head_dim - 1) or not 16 <= op.head_dim <= 256:
         raise InputError(f"the {kernel} kernel needs head_dim a power of two from 16 to 256, got {op.head_dim}")
     return {name: int(getattr(op, name)) for name in ("batch", "kv_len", "q_heads", "kv_heads", "head_dim")}
+
+
+def work(dtype: str, batch: Any, q_len: Any, kv_len: Any, q_heads: Any, kv_heads: Any, head_dim: Any, causal: Any) -> Work:
+    """Flops and compulsory bytes of attention whose cache has the type of its queries, broadcast over arrays."""
+    width = parse_dtype(dtype).a_bytes
+    return attention_work(batch, q_len, kv_len, q_heads, kv_heads, head_dim, width, width, causal=np.asarray(causal) > 0)
 
 
 def is_warpgroup(gpu: GpuSpec, rows: Any, warps: Any) -> npt.NDArray[np.bool_]:

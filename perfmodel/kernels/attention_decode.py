@@ -21,7 +21,7 @@ from perfmodel.kernels.attention import rate_of
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Rule, Terms
-from perfmodel.ops import Attention
+from perfmodel.ops import Attention, Work
 
 __all__ = ["rate_of"]
 
@@ -58,6 +58,11 @@ def operator(dtype: str, **sizes: Any) -> Attention:
 def sizes_of(op: Any) -> dict[str, int]:
     """SIZES of an Attention; raises InputError for windows, mixed types and head widths that the kernel does not have."""
     return shared.common_sizes(op, NAME)
+
+
+def work(dtype: str, **sizes: Any) -> Work:
+    """Flops and compulsory bytes of a problem, broadcast over arrays."""
+    return shared.work(dtype, q_len=1.0, causal=1, **sizes)
 
 
 def space(gpu: GpuSpec, kv_len: int, dtype: str, **sizes: int) -> Configs:

@@ -21,7 +21,7 @@ from perfmodel.kernels.attention import rate_of
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Rule, Terms
-from perfmodel.ops import Attention
+from perfmodel.ops import Attention, Work
 
 __all__ = ["rate_of"]
 
@@ -64,6 +64,11 @@ def sizes_of(op: Any) -> dict[str, int]:
     """SIZES of an Attention; raises InputError for windows, mixed types and head widths that the kernel does not have."""
     found = shared.common_sizes(op, NAME) | {"q_len": int(op.q_len), "causal": int(op.causal)}
     return {name: found[name] for name in SIZES}
+
+
+def work(dtype: str, **sizes: Any) -> Work:
+    """Flops and compulsory bytes of a problem, broadcast over arrays."""
+    return shared.work(dtype, **sizes)
 
 
 def _tiles(variants: tuple[str, ...]) -> list[tuple[int, ...]]:

@@ -28,7 +28,8 @@ from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Floats, Rule, Terms
 from perfmodel.ops import MoE
-from perfmodel.ops.moe import skew, touched_experts
+from perfmodel.ops.moe import moe_work, skew, touched_experts
+from perfmodel.ops.work import Work
 
 NAME = "fused_moe"
 PLAIN = "plain"
@@ -85,6 +86,14 @@ def sizes_of(op: Any) -> dict[str, int]:
         if sizes[name] % 16:
             raise InputError(f"the {NAME} kernel needs {name} a multiple of 16 on each GPU, got {sizes[name]}")
     return sizes
+
+
+def work(dtype: str, tokens: Any, hidden: Any, inter: Any, num_experts: Any, top_k: Any, random: Any, replayed: int = 0) -> Work:
+    """Flops and compulsory bytes of a problem, broadcast over arrays; what is `replayed` does not change them."""
+    d = parse_dtype(dtype)
+    spread = touched_experts(tokens, top_k, num_experts)
+    touched = np.where(np.asarray(random) > 0, spread, np.minimum(np.asarray(tokens) * top_k, num_experts))
+    return moe_work(tokens, hidden, inter, top_k, 1, touched, d.a_bytes, d.b_bytes, d.out_bytes)
 
 
 def rate_of(dtype: str) -> str:

@@ -23,7 +23,7 @@ from perfmodel.kernels import tiled
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 from perfmodel.kernels.terms import Rule, Terms
-from perfmodel.ops import Gemm
+from perfmodel.ops import Gemm, Work, gemm_work
 
 NAME = "gemm"
 PLAIN = "plain"
@@ -70,6 +70,12 @@ def sizes_of(op: Any) -> dict[str, int]:
     if op.batch != 1:
         raise InputError(f"the gemm kernel has no batch dimension, got batch={op.batch}")
     return {name: int(getattr(op, name)) for name in SIZES}
+
+
+def work(dtype: str, m: Any, n: Any, k: Any) -> Work:
+    """Flops and compulsory bytes of a problem, broadcast over arrays."""
+    d = parse_dtype(dtype)
+    return gemm_work(m, n, k, d.a_bytes, d.b_bytes, d.out_bytes)
 
 
 def code_of(configs: Configs, sizes: Mapping[str, Any] | None = None) -> dict[str, Any]:

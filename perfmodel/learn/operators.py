@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.analytic.bound import within
 from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
@@ -25,6 +26,7 @@ from perfmodel.learn.residual import Residual, feature
 from perfmodel.learn.transfer import NEW_ARCH_GROUP, arch_group, new_kernels, path_margin, tree_share, visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.library.work import least_s
 from perfmodel.units import US_PER_S
 
 REGIMES_US = (10.0, 100.0)
@@ -34,7 +36,7 @@ KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_di
 
 @dataclass(frozen=True, slots=True)
 class OperatorPredictions:
-    """n predictions: microseconds, the 80 % interval, the terms behind them, and whether each lies within what was measured.
+    """n predictions: microseconds, the 80 % interval, the terms behind them, whether each lies within what was measured, and the bound.
 
     Arrays of n.
     """
@@ -45,6 +47,7 @@ class OperatorPredictions:
     terms: OperatorTerms
     model: FittedModel
     in_domain: npt.NDArray[np.bool_]
+    least_us: Floats  # what no program beats: low_us is no less
 
 
 def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibration | None) -> FittedModel:
@@ -94,12 +97,11 @@ def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], const
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
     """Latency of each row: the law, times exp of the tree, within what physics allows."""
     terms, log_ratio, far = _corrected(gpu, what, columns, model)
-    latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
-    least = terms.least_s * US_PER_S
-    latency = np.maximum(latency, least)
+    least = np.maximum(terms.least_s, least_s(gpu, MODELS[what].kind, columns)) * US_PER_S
+    latency = np.maximum(terms.latency_s * US_PER_S * np.exp(log_ratio), least)
     inside = in_domain(model, terms, columns)
     spread = np.exp(half_widths(model, gpu, latency, terms.features, log_ratio) * far * np.where(inside, 1.0, OUTSIDE))
-    return OperatorPredictions(latency, np.maximum(latency / spread, least), latency * spread, terms, model, inside)
+    return OperatorPredictions(*within(latency, latency / spread, latency * spread, least), terms, model, inside, least)
 
 
 def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.analytic.bound import link_seconds
 from perfmodel.analytic.constants import constant_values
 from perfmodel.analytic.network import Cost, nvls, one_shot, two_shot
 from perfmodel.hw.spec import GpuSpec
@@ -19,6 +20,7 @@ from perfmodel.library.collective_links import distinct
 from perfmodel.library.collective_nccl import US, Candidate, candidates
 from perfmodel.library.collective_rows import Question, columns, read_columns
 from perfmodel.library.collective_stacks import limits
+from perfmodel.ops.collective import least_share
 
 __all__ = ["LAW", "CollectiveTerms", "columns", "model", "read_columns"]
 
@@ -33,7 +35,7 @@ Strings = npt.NDArray[np.str_]
 @dataclass(frozen=True, slots=True)
 class CollectiveTerms:
     """Answer for n rows. `seconds` holds steps, bandwidth and launch, which add up to latency_s; log_sigma is the standard deviation of
-    log(measured / predicted); an 80 % interval is latency x exp(+-1.2816 log_sigma)."""
+    log(measured / predicted); an 80 % interval is latency x exp(+-1.2816 log_sigma). least_s: below it no algorithm is, for its links."""
 
     latency_s: Floats
     seconds: Mapping[str, Floats]
@@ -43,6 +45,7 @@ class CollectiveTerms:
     log_sigma: Floats
     in_domain: Bools
     features: Mapping[str, Floats] = field(default_factory=dict)
+    least_s: Floats | float = 0.0
 
     def bound(self) -> Strings:
         """Name of the largest term of each row."""
@@ -101,7 +104,14 @@ def model(
         log_sigma=sigma,
         in_domain=(q.message <= LONGEST_BYTES) & (q.m <= 2),
         features={"log2_bytes": np.log2(q.message), "log2_gpus": np.log2(q.n), "nodes": q.m},
+        least_s=_least_s(q, k),
     )
+
+
+def _least_s(q: Question, k: Mapping[str, float]) -> Floats:
+    """Seconds that the links need at the datasheet's rate; with several nodes, a GPU's share of the network beside its link."""
+    network = np.where(q.m > 1, q.links.nic / k["net_rate"], 0.0)
+    return link_seconds(q.message * least_share(q.kind, q.n, q.links.nvls), q.links.wire + network)
 
 
 def _custom(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) -> list[Candidate]:

@@ -32,8 +32,8 @@ def _gemm(columns: Columns) -> Work:
 
 
 def _attention(columns: Columns) -> Work:
-    sizes = (columns[name] for name in ("batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"))
-    return attention_work(*sizes, _widths(columns)[0], _kv_bytes(columns), columns["window"], columns["causal"] > 0)
+    sizes = {name: columns[name] for name in ("batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "window")}
+    return attention_work(**sizes, q_bytes=_widths(columns)[0], kv_bytes=_kv_bytes(columns), causal=columns["causal"] > 0)
 
 
 def _kv_bytes(columns: Columns) -> Floats:
@@ -41,12 +41,13 @@ def _kv_bytes(columns: Columns) -> Floats:
 
 
 def _mla(columns: Columns) -> Work:
-    sizes = (columns[name] for name in ("batch", "q_len", "kv_len", "num_heads"))
-    return mla_work(*sizes, _kv_bytes(columns), columns["decode"] > 0)
+    sizes = {name: columns[name] for name in ("batch", "q_len", "kv_len", "num_heads")}
+    return mla_work(**sizes, kv_bytes=_kv_bytes(columns), decode=columns["decode"] > 0)
 
 
 def _memory(columns: Columns) -> Work:
-    return memory_work(*_TRAFFIC[:, columns["kind"].astype(np.intp)], columns["tokens"], columns["hidden"], _widths(columns)[0])
+    read, written, flops = _TRAFFIC[:, columns["kind"].astype(np.intp)]
+    return memory_work(read, written, flops, columns["tokens"], columns["hidden"], _widths(columns)[0])
 
 
 def _moe(columns: Columns) -> Work:

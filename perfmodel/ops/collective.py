@@ -83,6 +83,17 @@ def bus_factor(kind: str, n_gpus: npt.ArrayLike) -> Floats:
     return {"all_reduce": 2 * share, "broadcast": np.ones_like(n), "p2p": np.ones_like(n)}.get(kind, share)
 
 
+def least_share(kind: npt.ArrayLike, n_gpus: npt.ArrayLike, in_switch: npt.ArrayLike) -> Floats:
+    """Bytes that each GPU's link must carry one way, over message_bytes, whatever the algorithm; `in_switch`: a switch may add up.
+
+    As `bus_factor`, but a switch that reduces and multicasts (NVLS) spares an all-reduce one of its two passes: (n-1)/n.
+    """
+    n = np.asarray(n_gpus, dtype=np.float64)
+    share, kind = (n - 1) / n, np.asarray(kind)
+    once = (kind == "broadcast") | (kind == "p2p")
+    return np.where(once, 1.0, np.where((kind == "all_reduce") & ~np.asarray(in_switch, dtype=bool), 2.0 * share, share))
+
+
 def collective_work(kind: str, message_bytes: npt.ArrayLike, n_gpus: npt.ArrayLike, dtype: str = "bf16") -> Work:
     """Compulsory traffic of one GPU, broadcast over arrays: bus_factor x message_bytes each way; (n-1)/n additions an element to reduce.
 

@@ -78,7 +78,8 @@ def closed_loop(step: ServingStep, scheduler: Scheduler, request: Request, reque
         ttft = (needed - steps + passes - 1) * each + each * OWN_SHARE
         share = max(needed * (each - decode), 0.0) / cycle
     ttft = min(ttft, cycle)
-    return Steady(ttft + front, (cycle - ttft) / after, requests / (cycle + front), share)
+    decoded = max(cycle - ttft, steps * decode)  # saturated, a prompt may take the whole cycle: its decode steps come on top
+    return Steady(ttft + front, decoded / after, requests / (cycle + front), share)
 
 
 def prompt_s(step: ServingStep, room: float, request: Request, sequences: int, kv_len: float) -> float:

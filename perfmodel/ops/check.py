@@ -17,12 +17,12 @@ def size(name: str, value: object, *, low: int = 1, high: int = MAX_SIZE) -> int
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be a whole number of {low} or more, got {shown(value)}") from None
-    if _is_flag(value) or not math.isfinite(number) or number != math.floor(number) or not low <= number <= high:
+    if is_flag(value) or not math.isfinite(number) or number != math.floor(number) or not low <= number <= high:
         raise InputError(f"{name} must be a whole number from {low} to {high}, got {shown(value)}")
     return int(number)
 
 
-def _is_flag(value: object) -> bool:
+def is_flag(value: object) -> bool:
     """Whether a value is true or false, Python's or numpy's, and no number."""
     return isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
 

@@ -138,8 +138,8 @@ def _cached(name: str) -> Path | None:
     """config.json of a hub id ("org/model") in the local Hugging Face cache; nothing is downloaded."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return None
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE", str(home / "hub"))).expanduser()
+    home = _expanded(Path(os.environ.get("HF_HOME", "~/.cache/huggingface")))
+    hub = _expanded(Path(os.environ.get("HF_HUB_CACHE", str(home / "hub"))))
     found = sorted((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"), key=lambda p: p.stat().st_mtime)
     return found[-1] if found else None
 

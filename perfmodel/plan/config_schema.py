@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
+from perfmodel.ops.check import is_flag
+
 WIDEST = 2**24  # of a tensor's side, vocabulary, number of heads or experts
 LONGEST = 2**31 - 1  # tokens
 MOST_LAYERS = 2000
@@ -16,7 +18,7 @@ TEXT_GENERATION = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "Fo
 
 
 def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
+    if is_flag(value):
         raise ValueError("must be a whole number")
     return value
 

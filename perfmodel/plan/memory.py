@@ -14,7 +14,7 @@ from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.ops.check import size
+from perfmodel.ops.check import is_flag, size
 from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.parallel import Parallel, refusals, stage_layers
 from perfmodel.plan.weights import weight_bytes
@@ -226,7 +226,7 @@ def _fraction(value: float, stack: str) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if isinstance(value, bool) or not 0.0 < number <= 1.0:
+    if is_flag(value) or not 0.0 < number <= 1.0:
         raise InputError(f"memory_fraction ({FRACTION[stack]}) must be over 0 and at most 1, got {shown(value)}")
     return number
 

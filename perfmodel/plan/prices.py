@@ -14,6 +14,7 @@ from perfmodel._resources import shipped, user_folder
 from perfmodel.boundary import path_shown, read_toml, validated
 from perfmodel.errors import InputError, plain, shown
 from perfmodel.hw import gpu as find_gpu
+from perfmodel.ops.check import is_flag
 
 FILE = "prices.toml"
 MOST_USD = 1e6  # of one GPU an hour
@@ -31,7 +32,7 @@ class Price:
 
 
 def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
+    if is_flag(value):
         raise ValueError("must be a number of US dollars")
     return value
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError, shown
-from perfmodel.ops.check import size
+from perfmodel.ops.check import is_flag, size
 
 Ints = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
@@ -136,7 +136,7 @@ def number(name: str, value: object, *, low: float, high: float = math.inf, abov
         found = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if isinstance(value, bool) or not math.isfinite(found) or found < low or found > high or (above and found <= low):
+    if is_flag(value) or not math.isfinite(found) or found < low or found > high or (above and found <= low):
         words = f"over {low:g}" if above else f"{low:g} or more"
         limit = f" and at most {high:.12g}" if math.isfinite(high) else ""
         raise InputError(f"{name} must be a number {words}{limit}, got {shown(value)}")

@@ -253,9 +253,9 @@ class Plan:
         spec = sorted({engine.gpu.name for engine, curve in self.engines if curve.tier == "spec"})
         if spec:
             lines.append(f"spec tier: nothing was ever measured on {', '.join(spec)}; calibrate before you buy")
-        lines += self._absent()
         wide = sorted({(e.gpu.name, e.model.weight_dtype) for e, _ in self.engines if widened(e.model.weight_dtype, e.gpu)})
         lines += [f"{gpu} has no tensor cores for {kind}: weights are widened on the way in, as Marlin kernels do" for gpu, kind in wide]
+        lines += self._absent()
         used = sorted(name for name, price in self.prices.items() if price.example)
         if used:
             lines.append(

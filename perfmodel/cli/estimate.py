@@ -8,10 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from perfmodel.cli import options
-from perfmodel.cli.memory import Text, engine_of
+from perfmodel.cli.memory import Text, engine_of, fraction_of
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
+from perfmodel.cli.wording import ENGINE, TRAFFIC, as_options
+from perfmodel.errors import InputError
 from perfmodel.plan.disagg import SplitEstimate
 from perfmodel.plan.estimate import ServingEstimate, estimate
+from perfmodel.plan.flags import Engine
 
 app = typer.Typer(help="Latency with percentiles, throughput and memory of one deployment under given traffic.", add_completion=False)
 
@@ -43,29 +46,33 @@ def main(
 ) -> None:
     """Simulate the traffic and show what requests see. TPOT leaves out the first token."""
     check_format(json_, csv_)
-    engine = engine_of(model, command, stack, (tp, pp, ep, dp), quantization, kv_cache_dtype)
-    number: Any = options.number
-    found = estimate(
-        engine.model,
-        gpu,
-        tensor_parallel_size=engine.parallel.tp,
-        pipeline_parallel_size=engine.parallel.pp,
-        expert_parallel_size=engine.parallel.ep,
-        data_parallel_size=engine.parallel.dp,
-        isl=number(isl),
-        osl=number(osl),
-        concurrency=number(concurrency),
-        request_rate=number(request_rate),
-        quantization=engine.quantization,
-        kv_cache_dtype=engine.kv_cache_dtype,
-        stack=engine.stack,
-        memory_fraction=engine.memory_fraction if engine.memory_fraction is not None else number(memory_fraction),
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_num_seqs=engine.max_num_seqs,
-        prefix_cache_hit_rate=number(prefix_cache_hit_rate),
-        accepted_tokens_per_step=number(accepted_tokens_per_step),
-        calibration=options.calibration(calibration),
-    )
+    with as_options(ENGINE | TRAFFIC):
+        if (concurrency is None) == (request_rate is None):
+            raise InputError("which traffic? give one of --concurrency and --request-rate")
+        engine = engine_of(model, command, stack, (tp, pp, ep, dp), quantization, kv_cache_dtype)
+        number: Any = options.number
+        _within(engine, number(isl), number(osl))
+        found = estimate(
+            engine.model,
+            gpu,
+            tensor_parallel_size=engine.parallel.tp,
+            pipeline_parallel_size=engine.parallel.pp,
+            expert_parallel_size=engine.parallel.ep,
+            data_parallel_size=engine.parallel.dp,
+            isl=number(isl),
+            osl=number(osl),
+            concurrency=number(concurrency),
+            request_rate=number(request_rate),
+            quantization=engine.quantization,
+            kv_cache_dtype=engine.kv_cache_dtype,
+            stack=engine.stack,
+            memory_fraction=fraction_of(engine, memory_fraction),
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+            max_num_seqs=engine.max_num_seqs,
+            prefix_cache_hit_rate=number(prefix_cache_hit_rate),
+            accepted_tokens_per_step=number(accepted_tokens_per_step),
+            calibration=options.calibration(calibration),
+        )
     rows = latencies(found)
     if json_:
         write_json(document(found))
@@ -86,6 +93,13 @@ def main(
         terms = [{"term": name, "decode_step_ms": ms, "prompt_ms": found.prefill_terms.get(name)} for name, ms in found.terms.items()]
         terms += [{"term": n, "decode_step_ms": None, "prompt_ms": ms} for n, ms in found.prefill_terms.items() if n not in found.terms]
         write_table(terms, head=[""])
+
+
+def _within(engine: Engine, isl: Any, osl: Any) -> None:
+    """Raise InputError for requests that the engine of a start command would refuse."""
+    limit = engine.max_model_len
+    if limit is not None and isinstance(isl, int) and isinstance(osl, int) and isl + osl > limit:
+        raise InputError(f"--isl {isl} and --osl {osl} are more than the command's limit of {limit} tokens a request")
 
 
 def latencies(found: ServingEstimate | SplitEstimate) -> list[dict[str, Any]]:

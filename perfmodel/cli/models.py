@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
+from perfmodel.cli.wording import as_options
 from perfmodel.plan.catalogue import models
 from perfmodel.plan.memory import kv_bytes_per_request
 from perfmodel.plan.model import ModelSpec, load_model
@@ -25,7 +26,8 @@ def main(
 ) -> None:
     """List models with their parameters, context and KV cache a token."""
     check_format(json_, csv_)
-    found = [load_model(name, None, assume_dense) for name in ([model] if model else models())]
+    with as_options({"assume_dense": "--assume-dense"}):
+        found = [load_model(name, None, assume_dense) for name in (models() if model is None else [model])]
     rows = [_row(spec) for spec in found]
     if json_:
         write_json(rows)

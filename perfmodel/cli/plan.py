@@ -9,7 +9,9 @@ import typer
 
 from perfmodel.cli import estimate as estimates
 from perfmodel.cli import options
+from perfmodel.cli.memory import entries
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
+from perfmodel.cli.wording import ENGINE, GOAL, TRAFFIC, as_options
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.plan.parallel import Parallel
 from perfmodel.plan.result import Plan
@@ -55,33 +57,37 @@ def main(
 ) -> None:
     """Choose a deployment; exit 1 where none meets the limits."""
     check_format(json_, csv_)
-    found = plan(
-        model,
-        [name.strip() for name in gpus.split(",") if name.strip()],
-        isl=options.number(isl),
-        osl=options.number(osl),
-        ttft_ms=options.number(ttft_ms),
-        tpot_ms=options.number(tpot_ms),
-        request_rate=options.number(request_rate),
-        concurrency=options.number(concurrency),
-        total_gpus=options.number(total_gpus),
-        budget_usd_per_hour=options.number(budget),
-        objective=objective,
-        prefix_cache_hit_rate=options.number(prefix_cache_hit_rate),
-        accepted_tokens_per_step=options.number(accepted_tokens_per_step),
-        percentile=percentile,
-        quantization=quantization,
-        kv_cache_dtype=kv_cache_dtype,
-        stack=stack,
-        memory_fraction=options.number(memory_fraction),
-        prices=prices,
-        max_engine_gpus=options.number(max_engine_gpus),
-        disaggregated=disagg,
-        assume_dense=assume_dense,
-        calibration=options.calibration(calibration),
-    )
+    with as_options(ENGINE | TRAFFIC | GOAL):
+        found = plan(
+            model,
+            [name.strip() for name in gpus.split(",") if name.strip()],
+            isl=options.number(isl),
+            osl=options.number(osl),
+            ttft_ms=options.number(ttft_ms),
+            tpot_ms=options.number(tpot_ms),
+            request_rate=options.number(request_rate),
+            concurrency=options.number(concurrency),
+            total_gpus=options.number(total_gpus),
+            budget_usd_per_hour=options.number(budget),
+            objective=objective,
+            prefix_cache_hit_rate=options.number(prefix_cache_hit_rate),
+            accepted_tokens_per_step=options.number(accepted_tokens_per_step),
+            percentile=percentile,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            stack=stack,
+            memory_fraction=options.number(memory_fraction),
+            prices=prices,
+            max_engine_gpus=options.number(max_engine_gpus),
+            disaggregated=disagg,
+            assume_dense=assume_dense,
+            calibration=options.calibration(calibration),
+        )
     if html is not None:
-        _write_html(found, html)
+        try:
+            found.to_html(html)
+        except InputError as error:
+            raise InputError(f"--html {error}") from None
     seen = found.check() if simulate else None
     if json_:
         write_json({**document(found), "simulated": estimates.document(seen) if seen else None})
@@ -134,7 +140,7 @@ def _show(found: Plan) -> None:
     chosen = {**found.nearest, "why_not": "" if found.best else "nearest"}
     write_table([_shown(row) for row in (chosen, *found.runners_up)], _COLUMNS, head=head)
     write_table(_records(found.what_binds()), head=["", "what binds:"])
-    write_table(_records(found.ledger.frame), head=["", f"memory of one {found.nearest['gpu']}:"])
+    write_table(entries(found.ledger), head=["", f"memory of one {found.nearest['gpu']}:"])
     write_table([], head=["", *(f"{role}: {line}" for role, line in found.commands().items())])
 
 
@@ -156,10 +162,3 @@ def _reasons(found: Plan) -> dict[str, int]:
     for rejected in found.rejected:
         counts[rejected.reason] = counts.get(rejected.reason, 0) + 1
     return counts
-
-
-def _write_html(found: Plan, path: Path) -> None:
-    try:
-        found.to_html(path)
-    except OSError as error:
-        raise InputError(f"--html {path}: cannot be written ({error.strerror or error})") from None

@@ -15,6 +15,8 @@ from perfmodel.plan.parallel import Parallel, refusals
 from perfmodel.units import GIB
 
 LARGEST_ENGINE = 64  # GPUs
+NO_ROOM = ("weights of", "the KV cache of")
+"""How the reasons begin that more GPUs of memory would remove."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.errors import InputError, NoAnswerError, unknown_name
-from perfmodel.hw import gpu as find_gpu
+import numpy as np
+
+from perfmodel.errors import InputError, NoAnswerError, plain, shown, unknown_name
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
-from perfmodel.plan.memory import memory_ledger
+from perfmodel.plan.memory import known_stack, memory_ledger
 from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.parallel import Parallel, refusals
 from perfmodel.plan.result import Plan, Row, order
-from perfmodel.plan.search import plan
+from perfmodel.plan.search import find_gpus, plan
+from perfmodel.plan.traffic import MOST_TOKENS
 from perfmodel.units import GIB
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ Model = str | Path | Mapping[str, Any] | ModelSpec
 Gpus = str | GpuSpec | Sequence[str | GpuSpec]
 CONTEXTS = (2048, 8192, 32768, 131072)
 TENSOR_PARALLEL = (1, 2, 4, 8)
+MOST_SHARES = 4096  # GPUs that share one model
+MOST_LISTED = 1000
+LARGEST_FACTOR = 1e6
 _SHOWN = (
     "gpu", "gpus", "mode", "replicas", "parallel", "quantization", "concurrency", "ttft_ms", "tpot_ms", "tpot_low_ms", "tpot_high_ms",
     "requests_per_s", "throughput_tok_s", "tok_s_per_gpu", "tok_s_per_user", "usd_per_hour", "usd_per_m_input_tokens",
@@ -56,18 +61,17 @@ def max_concurrency(
     """
     import pandas as pd
 
-    spec = load_model(model, quantization)
-    if not isinstance(contexts, Sequence):
-        raise InputError(f"contexts is {contexts!r}: expected a list of token counts")
-    lengths = [size("context", c) for c in contexts]
+    spec, cards, stack = load_model(model, quantization), find_gpus(gpus), known_stack(stack)
+    lengths = _whole_numbers("contexts", contexts, MOST_TOKENS)
+    sizes = _whole_numbers("tensor_parallel_sizes", tensor_parallel_sizes, MOST_SHARES)
     rows = []
-    for name in [gpus] if isinstance(gpus, str | GpuSpec) else gpus:
-        for tp in tensor_parallel_sizes:
+    for card in cards:
+        for tp in sizes:
             if refusals(spec, Parallel(tp), stack):
                 continue
             ledger = memory_ledger(
                 spec,
-                find_gpu(name),
+                card,
                 tensor_parallel_size=tp,
                 kv_cache_dtype=kv_cache_dtype,
                 stack=stack,
@@ -90,6 +94,12 @@ def max_concurrency(
                     }
                 )
     return pd.DataFrame(rows)
+
+
+def _whole_numbers(name: str, values: Any, high: int) -> list[int]:
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str | bytes) or not 0 < len(values) <= MOST_LISTED:
+        raise InputError(f"{name} is {shown(values)}: expected a list of 1 to {MOST_LISTED} whole numbers")
+    return [size(f"{name}: an entry", value, high=high) for value in values]
 
 
 def gpus_for(model: Model, gpus: Gpus, *, request_rate: float, isl: int, osl: int, **options: Any) -> pd.DataFrame:
@@ -116,8 +126,11 @@ def sensitivity(found: Plan, changes: Sequence[str | Mapping[str, Any]]) -> pd.D
     """
     import pandas as pd
 
-    if not isinstance(changes, Sequence) or not all(isinstance(c, str | Mapping) for c in changes):
-        raise InputError(f"changes is {changes!r}: expected a list of texts or mappings of plan's arguments")
+    if not isinstance(found, Plan):
+        raise InputError(f"sensitivity is asked of {shown(found)}: expected a plan, as pm.plan returns it")
+    listed = isinstance(changes, Sequence) and not isinstance(changes, str) and len(changes) <= MOST_LISTED
+    if not listed or not all(isinstance(c, str | Mapping) for c in changes):
+        raise InputError(f"changes is {shown(changes)}: expected a list of at most {MOST_LISTED} texts or mappings of plan's arguments")
     for unknown in (name for c in changes if isinstance(c, Mapping) for name in c if name not in found.asked):
         raise unknown_name("argument of plan", unknown, found.asked)
     kept = found.nearest
@@ -136,7 +149,7 @@ def sensitivity(found: Plan, changes: Sequence[str | Mapping[str, Any]]) -> pd.D
 def what_binds(found: Plan) -> pd.DataFrame:
     """The limits of a plan's choice and how much of each is used; see Plan.what_binds."""
     if not isinstance(found, Plan):
-        raise InputError(f"what_binds is asked of {found!r}: expected a plan, as pm.plan returns it")
+        raise InputError(f"what_binds is asked of {shown(found)}: expected a plan, as pm.plan returns it")
     return found.what_binds()
 
 
@@ -187,6 +200,10 @@ def _options(change: str | Mapping[str, Any], found: Plan) -> dict[str, Any]:
     what = match["what"] or match["that"]
     factor = float(match["factor"]) if match["factor"] else 1.0 + float(f"{match['sign']}{match['percent']}") / 100.0
     names = [name for name in _WHAT.get(what, ()) if found.asked.get(name) is not None]
-    if not names or factor <= 0:
-        raise InputError(f"change {change!r}: this plan has no {what} to change: use one of {', '.join(_WHAT)}, or a mapping of arguments")
+    if not names:
+        raise InputError(
+            f"change {shown(change)}: this plan has no {plain(what)} to change: use one of {', '.join(_WHAT)}, or a mapping of arguments"
+        )
+    if not 0 < factor <= LARGEST_FACTOR:
+        raise InputError(f"change {shown(change)}: what is left must be over 0 and at most {LARGEST_FACTOR:g} times as much")
     return {name: round(found.asked[name] * factor) if name in _WHOLE else found.asked[name] * factor for name in names}

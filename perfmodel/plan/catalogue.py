@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel._resources import shipped, user_folder
-from perfmodel.errors import InputError
+from perfmodel.boundary import path_shown, read_json, validated
+from perfmodel.errors import InputError, plain, shown
+from perfmodel.plan.config_schema import Bundled
 from perfmodel.plan.hf_config import parse_config
 from perfmodel.plan.model import ModelSpec
+
+LONGEST_NAME = 1024  # characters of a name or path
+Entry = tuple[Path, Bundled]
 
 
 def models() -> list[str]:
     """Names of the bundled models, and of the user's own (a folder `models` in the user's data folder), sorted."""
-    return sorted({str(entry["name"]) for entry in _entries().values()}, key=str.lower)
+    return sorted({entry.name for _, entry in _entries().values()}, key=str.lower)
 
 
 def find(model: str | Path | Mapping[str, Any] | ModelSpec, quantization: str | None = None, assume_dense: bool = False) -> ModelSpec:
@@ -31,20 +36,23 @@ def find(model: str | Path | Mapping[str, Any] | ModelSpec, quantization: str | 
         return model
     options: dict[str, Any] = {"quantization": quantization, "assume_dense": assume_dense}
     if isinstance(model, Mapping):
-        return parse_config(model, str(model.get("_name_or_path") or model.get("model_type") or "model"), **options, where="config")
+        name = next((v for key in ("_name_or_path", "model_type") if isinstance(v := model.get(key), str) and v), "model")
+        return parse_config(model, plain(name), **options, where="config")
     if not isinstance(model, str | Path) or not str(model).strip():
-        raise InputError(f"a model is a name, a path or a config, not {type(model).__name__} {model!r}")
-    path = Path(model).expanduser()
+        raise InputError(f"a model is a name, a path or a config, not {type(model).__name__} {shown(model)}")
+    if len(str(model)) > LONGEST_NAME or "\0" in str(model):
+        raise InputError(f"model {shown(str(model))}: a name or path has at most {LONGEST_NAME} characters, none of them NUL")
+    path = _expanded(Path(model))
     if _looks_like_path(str(model), path):
-        file = path / "config.json" if path.is_dir() else path
+        file = path / "config.json" if _is_folder(path) else path
         config = _read(file)
-        return replace(parse_config(config, file.parent.name or file.stem, **options, where=str(file)), source=str(file))
+        return replace(parse_config(config, file.parent.name or file.stem, **options, where=path_shown(file)), source=str(file))
     entry = _entries().get(normalise(str(model)))
     if entry is not None:
-        return _bundled(entry, options)
+        return _bundled(*entry, options)
     cached = _cached(str(model))
     if cached is not None:
-        return replace(parse_config(_read(cached), str(model), **options, where=str(cached)), source=str(cached))
+        return replace(parse_config(_read(cached), str(model), **options, where=path_shown(cached)), source=str(cached))
     raise _unknown(str(model))
 
 
@@ -57,53 +65,72 @@ def normalise(name: str) -> str:
 
 
 def _looks_like_path(text: str, path: Path) -> bool:
-    return text.endswith(".json") or text.startswith((".", "/", "~")) or path.is_dir()
+    return text.endswith(".json") or text.startswith((".", "/", "~")) or _is_folder(path)
+
+
+def _expanded(path: Path) -> Path:
+    """With ~ as the user's home, where there is one."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
+def _is_folder(path: Path) -> bool:
+    """Path.is_dir; no where the system does not take the name."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(file.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file: give a config.json, a folder that holds one, or a name `perfmodel models` lists") from None
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{file}: not a text file: give the model's config.json") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not JSON, perhaps half-written ({error})") from None
+    if not _exists(file):
+        raise InputError(
+            f"{path_shown(file)}: no such file: give a config.json, a folder that holds one, or a name `perfmodel models` lists"
+        )
+    config = read_json(file)
     if not isinstance(config, dict):
-        raise InputError(f"{file}: expected one JSON object, the model's config")
+        raise InputError(f"{path_shown(file)}: expected one JSON object, the model's config")
     return config
 
 
-def _entries() -> dict[str, dict[str, Any]]:
+def _entries() -> dict[str, Entry]:
     """Normalised name or alias -> bundled entry; the user's own replace the shipped."""
     folders = [shipped("data") / "models", user_folder() / "models"]
     return _load(tuple((folder, folder.stat().st_mtime_ns) for folder in folders if folder.is_dir()))
 
 
 @lru_cache(maxsize=4)
-def _load(folders: tuple[tuple[Path, int], ...]) -> dict[str, dict[str, Any]]:
-    index: dict[str, dict[str, Any]] = {}
+def _load(folders: tuple[tuple[Path, int], ...]) -> dict[str, Entry]:
+    index: dict[str, Entry] = {}
     for folder, _ in folders:
         for file in sorted(folder.glob("*.json")):
-            entry = _read(file)
-            missing = [key for key in ("name", "aliases", "source", "licence", "config") if key not in entry]
-            if missing:
-                raise InputError(f"{file}: missing {', '.join(missing)}: correct it or delete it")
-            for name in (entry["name"], *entry["aliases"]):
-                index[normalise(str(name))] = {**entry, "file": str(file)}
+            try:
+                entry = validated(Bundled, _read(file), path_shown(file))
+            except InputError as error:  # the others are none the worse for it
+                warnings.warn(f"{error}: correct or delete the file; it is left out", stacklevel=2)
+                continue
+            for name in (entry.name, *entry.aliases):
+                index[normalise(name)] = file, entry
     return index
 
 
-def _bundled(entry: Mapping[str, Any], options: Mapping[str, Any]) -> ModelSpec:
-    spec = parse_config(entry["config"], str(entry["name"]), **options, where=entry["file"])
+def _bundled(file: Path, entry: Bundled, options: Mapping[str, Any]) -> ModelSpec:
+    spec = parse_config(entry.config, entry.name, **options, where=path_shown(file))
     return replace(
         spec,
-        other_params=int(entry.get("other_params", spec.other_params)),
-        published_params=float(entry.get("published_params", 0)),
-        source=str(entry["source"]),
-        licence=str(entry["licence"]),
+        other_params=spec.other_params if entry.other_params is None else entry.other_params,
+        published_params=entry.published_params or 0.0,
+        source=entry.source,
+        licence=entry.licence,
     )
 
 
@@ -111,18 +138,18 @@ def _cached(name: str) -> Path | None:
     """config.json of a hub id ("org/model") in the local Hugging Face cache; nothing is downloaded."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return None
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE", str(home / "hub"))).expanduser()
+    home = _expanded(Path(os.environ.get("HF_HOME", "~/.cache/huggingface")))
+    hub = _expanded(Path(os.environ.get("HF_HUB_CACHE", str(home / "hub"))))
     found = sorted((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"), key=lambda p: p.stat().st_mtime)
     return found[-1] if found else None
 
 
 def _unknown(name: str) -> InputError:
-    known = {str(entry["name"]): normalised for normalised, entry in _entries().items()}
-    by_norm = {normalised: str(entry["name"]) for normalised, entry in _entries().items()}
+    by_norm = {normalised: entry.name for normalised, (_, entry) in _entries().items()}
     near = list(dict.fromkeys(by_norm[n] for n in difflib.get_close_matches(normalise(name), by_norm, n=5, cutoff=0.5)))[:3]
     hint = f"did you mean {', '.join(near)}? " if near else ""
+    bundled = len(set(by_norm.values()))
     return InputError(
-        f"unknown model {name!r}: {hint}`perfmodel models` lists the {len(known)} bundled ones; any other one by its config.json, "
+        f"unknown model {shown(name)}: {hint}`perfmodel models` lists the {bundled} bundled ones; any other one by its config.json, "
         "the folder that holds it, or a hub id in the local Hugging Face cache"
     )

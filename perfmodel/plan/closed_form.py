@@ -33,7 +33,7 @@ def closed_loop(step: ServingStep, scheduler: Scheduler, request: Request, reque
     In one cycle every request is brought in and makes its tokens: request.steps decode steps, and for each of the prompts its chunks.
     Stacks that mix let the chunks ride on decode steps; the others stop decoding for them, and equal requests then go in waves. Prompts
     that arrive during one step share the next; equal requests partly keep together, so a prompt waits wave_wait x (share of prompts) x
-    log2(requests) times its own step, as fitted to the simulation. TPOT leaves out the first token.
+    log2(requests) times its own step, as fitted to the simulation. TPOT leaves out the first token; no token takes less than a decode step.
     Valid: below saturation. Evidence: tests/unit/test_plan_serving.py holds it against the simulation.
     """
     d, host = step.table.deployment, step.host
@@ -78,7 +78,8 @@ def closed_loop(step: ServingStep, scheduler: Scheduler, request: Request, reque
         ttft = (needed - steps + passes - 1) * each + each * OWN_SHARE
         share = max(needed * (each - decode), 0.0) / cycle
     ttft = min(ttft, cycle)
-    return Steady(ttft + front, (cycle - ttft) / after, requests / (cycle + front), share)
+    decoded = max(cycle - ttft, steps * decode)  # saturated, a prompt may take the whole cycle: its decode steps come on top
+    return Steady(ttft + front, decoded / after, requests / (cycle + front), share)
 
 
 def prompt_s(step: ServingStep, room: float, request: Request, sequences: int, kv_len: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.ops.check import size
 from perfmodel.plan.deployment import Deployment
@@ -21,10 +21,10 @@ from perfmodel.plan.overhead import overhead
 from perfmodel.plan.parallel import Parallel
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.serving_step import ServingStep
-from perfmodel.plan.simulate import Trace, simulate
+from perfmodel.plan.simulate import MOST_STEPS, Trace, check_length, simulate, steps_each
 from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import build_tables
-from perfmodel.plan.traffic import MOST_REQUESTS, MOST_TOKENS, accepted_tokens, arrivals, hit_rate, number
+from perfmodel.plan.traffic import FASTEST_RATE, MOST_REQUESTS, MOST_TOKENS, accepted_tokens, arrivals, hit_rate, number
 
 Floats = npt.NDArray[np.float64]
 BUSY = 0.9  # share of time from which on a pool of prefill engines is what binds
@@ -98,27 +98,31 @@ def estimate_split(
     step of the decode engines adds. Closed loops are solved for the rate at which Little's law holds. Raises InputError, and
     NoAnswerError where the model does not fit or the pools cannot keep up with the rate.
     """
-    size("isl", isl, high=MOST_TOKENS)
-    if size("osl", osl, high=MOST_TOKENS) < 2:
+    isl, osl = size("isl", isl, high=MOST_TOKENS), size("osl", osl, high=MOST_TOKENS)
+    if osl < 2:
         raise InputError("osl must be 2 or more: an answer of one token needs no decode engine")
     if (concurrency is None) == (request_rate is None):
         raise InputError("which traffic? give one of concurrency and request_rate")
     spec, card = load_model(model, quantization), find_gpu(gpu)
     sides = [_side(spec, card, pool, kv_cache_dtype, stack, calibration) for pool in (prefill, decode)]
-    link = None if link_gb_per_s is None else number("link_gb_per_s", link_gb_per_s, low=0.0, above=True) * 1e9
+    link = None if link_gb_per_s is None else number("link_gb_per_s", link_gb_per_s, low=0.0, high=1e6, above=True) * 1e9
     handed_s = hand_over_s(spec, isl, prefill.parallel, decode.parallel, sides[0].ledger.kv_dtype, card, link)
     hit, accepted = hit_rate(prefix_cache_hit_rate), accepted_tokens(accepted_tokens_per_step)
-    count = size("requests", requests, high=MOST_REQUESTS) if requests is not None else ENOUGH
+    enough = max(FEWEST, min(ENOUGH, int(MOST_STEPS / steps_each(0.0, osl, 1))))
+    count = size("requests", requests, high=MOST_REQUESTS) if requests is not None else enough
 
     def run(rate: float, spacing: Floats, n: int) -> tuple[Trace, Trace, Floats]:
         return _chain(sides[0], sides[1], isl, osl, spacing[:n] / rate, handed_s, hit, accepted)
 
+    seed = size("seed", seed, low=0)
     if request_rate is not None:
-        rate = number("request_rate", request_rate, low=0.0, high=1e6, above=True)
+        check_length(count, 0.0, osl, 1, None)
+        rate = number("request_rate", request_rate, low=0.0, high=FASTEST_RATE, above=True)
         first, second, start = run(rate, arrivals(1.0, count, np.random.default_rng(seed)), count)
     else:
         flight = size("concurrency", concurrency, high=MOST_REQUESTS)
         n = max(FEWEST, min(ROUNDS * flight, max(ENOUGH // 2, 3 * flight)))
+        check_length(n, 0.0, osl, 1, flight, MOST_STEPS / 10)
         even = np.arange(1.0, n + 1.0)
         low, high = 1e-4, 1e4
         for _ in range(HALVINGS * 2):
@@ -152,10 +156,12 @@ def estimate_split(
 
 
 def _side(spec: Any, card: Any, pool: Pool, kv_cache_dtype: str | None, stack: str, calibration: CalibrationLike) -> _Side:
+    if not isinstance(pool, Pool):
+        raise InputError(f"a pool of engines is {shown(pool)}: expected a Pool, as Pool(2, Parallel(tp=4))")
     size("engines", pool.engines, high=4096)
     p = pool.parallel
     if not isinstance(p, Parallel):
-        raise InputError(f"parallel of a Pool is {p!r}: expected a Parallel, as Parallel(tp=4)")
+        raise InputError(f"parallel of a Pool is {shown(p)}: expected a Parallel, as Parallel(tp=4)")
     ledger = memory_ledger(
         spec, card, tensor_parallel_size=p.tp, pipeline_parallel_size=p.pp, expert_parallel_size=p.ep, data_parallel_size=p.dp,
         kv_cache_dtype=kv_cache_dtype, stack=stack,

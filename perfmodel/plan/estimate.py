@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.constants import constant_values
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.node import node
 from perfmodel.hw.spec import GpuSpec
@@ -21,14 +21,24 @@ from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.memory import MemoryLedger, kv_bytes_per_request, memory_ledger
 from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.operators import widened
-from perfmodel.plan.overhead import Overhead, overhead
+from perfmodel.plan.overhead import Overhead, checked_version, overhead
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.serving_step import ServingStep
-from perfmodel.plan.simulate import Trace, simulate
+from perfmodel.plan.simulate import MOST_STEPS, Trace, check_length, simulate, steps_each
 from perfmodel.plan.spread import QUANTITIES, factors
 from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import StepTable, build_tables
-from perfmodel.plan.traffic import MOST_REQUESTS, accepted_tokens, arrival_trace, arrivals, hit_rate, lengths, mean_length, number
+from perfmodel.plan.traffic import (
+    FASTEST_RATE,
+    MOST_REQUESTS,
+    accepted_tokens,
+    arrival_trace,
+    arrivals,
+    hit_rate,
+    lengths,
+    mean_length,
+    number,
+)
 
 Floats = npt.NDArray[np.float64]
 ROUNDS = 10  # requests a client slot makes, as public benchmarks do: their start, when all come at once, is in the mean
@@ -123,13 +133,17 @@ def estimate(
     NoAnswerError where the model or one request does not fit.
     """
     card = find_gpu(gpu)
+    node(topology, card)  # raises for an unknown one, also where no message crosses it
     spec = load_model(model, quantization)
+    version = checked_version(framework_version)
+    if host is not None and not isinstance(host, Overhead):
+        raise InputError(f"host is {shown(host)}: expected an Overhead, or nothing for those of the stack")
     isl_mean, osl_mean = mean_length("isl", isl), mean_length("osl", osl)
     if sum(given is not None for given in (concurrency, request_rate, arrival_times_s)) != 1:
         raise InputError("which traffic? give one of concurrency, request_rate and arrival_times_s")
     hit, accepted = hit_rate(prefix_cache_hit_rate), accepted_tokens(accepted_tokens_per_step)
     in_flight = None if concurrency is None else size("concurrency", concurrency, high=MOST_REQUESTS)
-    rate = None if request_rate is None else number("request_rate", request_rate, low=0.0, high=1e6, above=True)
+    rate = None if request_rate is None else number("request_rate", request_rate, low=0.0, high=FASTEST_RATE, above=True)
     moe = any(layer.mlp == "moe" for layer in spec.layers)
     copies = 1 if moe else size("data_parallel_size", data_parallel_size, high=4096)
     dp = data_parallel_size if moe else 1
@@ -141,7 +155,7 @@ def estimate(
     shape = ledger.parallel
     deployment = Deployment(
         model=spec, gpu=card, tp=shape.tp, pp=shape.pp, ep=shape.ep, dp=shape.dp, nodes=_nodes(card, shape.gpus), stack=stack,
-        version=framework_version, dtype=spec.activation_dtype if spec.activation_dtype == "fp16" else "bf16",
+        version=version, dtype=spec.activation_dtype if spec.activation_dtype == "fp16" else "bf16",
         kv_dtype=ledger.kv_dtype, topology=topology,
     )  # fmt: skip
     if not ledger.fits:
@@ -150,11 +164,13 @@ def estimate(
             "raise tensor_parallel_size or quantise"
         )
     table = build_tables([deployment], calibration)[0]
-    host = host or overhead(deployment.stack, framework_version)
+    host = host or overhead(deployment.stack, version)
     scheduler = default_scheduler(deployment.stack, card).limited(max_num_batched_tokens, max_num_seqs).times(shape.dp)
     mine = max(math.ceil(in_flight / copies), 1) if in_flight is not None else None
     times = None if arrival_times_s is None else arrival_trace(arrival_times_s)
-    count = _count(requests, mine, times)
+    budget = scheduler.token_budget
+    count = _count(requests, mine, times, steps_each(isl_mean * (1.0 - hit), osl_mean, budget))
+    check_length(count, isl_mean * (1.0 - hit), osl_mean, budget, mine)
     rng = np.random.default_rng(size("seed", seed, low=0))
     spread = constant_values("serving")["length_spread"] if scheduler.mixed and mine is not None else 0.0
     tokens_in, tokens_out = lengths("isl", isl, count, spread, rng), lengths("osl", osl, count, spread, rng)
@@ -180,14 +196,14 @@ def _nodes(gpu: GpuSpec, gpus: int) -> int:
     return max(math.ceil(gpus / node("auto", gpu).gpus), 1)
 
 
-def _count(requests: int | None, in_flight: int | None, times: Floats | None) -> int:
-    """Requests to simulate: as said, as the trace holds, or ROUNDS for each one in flight within what a second allows."""
+def _count(requests: int | None, in_flight: int | None, times: Floats | None, steps: float) -> int:
+    """Requests to simulate, of `steps` steps each: as said, as the trace holds, or ROUNDS for each in flight within what time allows."""
     if requests is not None:
         return size("requests", requests, high=MOST_REQUESTS)
     if times is not None:
         return len(times)
     if in_flight is None:
-        return ENOUGH
+        return max(FEWEST, min(ENOUGH, int(MOST_STEPS / steps)))
     return max(FEWEST, min(ROUNDS * in_flight, max(ENOUGH, 3 * in_flight)))
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.ops.check import size
 from perfmodel.plan.prices import Price
-from perfmodel.plan.traffic import Request, accepted_tokens, hit_rate
+from perfmodel.plan.traffic import MOST_REQUESTS, MOST_TOKENS, Request, accepted_tokens, hit_rate, positive
 
 MOST_GPUS = 1024
 """Of each kind of GPU, where only traffic bounds them."""
+LARGEST_LIMIT = 1e12
+"""On milliseconds, requests a second, and on US dollars an hour."""
+LARGEST_FLEET = 100_000
+"""Largest total_gpus."""
 PERCENTILES = ("mean", "p50", "p90", "p99")
 OBJECTIVES = ("auto", "gpus", "cost", "throughput")
 
@@ -69,37 +72,25 @@ def goal(
     """Check every value; raises InputError naming the first that cannot be."""
     if request_rate is not None and concurrency is not None:
         raise InputError("request_rate and concurrency: give one; a rate makes its own concurrency, and the other way round")
-    if percentile not in PERCENTILES:
-        raise InputError(f"percentile {percentile!r}: use one of {', '.join(PERCENTILES)}")
-    if objective not in OBJECTIVES:
-        raise InputError(f"objective {objective!r}: use one of {', '.join(OBJECTIVES)}")
+    if not isinstance(percentile, str) or percentile not in PERCENTILES:
+        raise InputError(f"percentile {shown(percentile)}: use one of {', '.join(PERCENTILES)}")
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
+        raise InputError(f"objective {shown(objective)}: use one of {', '.join(OBJECTIVES)}")
     if (budget_usd_per_hour is not None or objective == "cost") and not prices:
         raise InputError(
             "a budget or the objective cost needs prices: none of these GPUs has one; write them in prices.toml or pass prices (--prices)"
         )
     return Goal(
-        size("isl", isl, high=10**8),
-        size("osl", osl, high=10**8),
-        _positive("ttft_ms", ttft_ms),
-        _positive("tpot_ms", tpot_ms),
-        _positive("request_rate", request_rate),
-        None if concurrency is None else size("concurrency", concurrency, high=10**7),
-        None if total_gpus is None else size("total_gpus", total_gpus, high=10**5),
-        _positive("budget_usd_per_hour", budget_usd_per_hour),
+        size("isl", isl, high=MOST_TOKENS),
+        size("osl", osl, high=MOST_TOKENS),
+        positive("ttft_ms", ttft_ms, LARGEST_LIMIT),
+        positive("tpot_ms", tpot_ms, LARGEST_LIMIT),
+        positive("request_rate", request_rate, LARGEST_LIMIT),
+        None if concurrency is None else size("concurrency", concurrency, high=MOST_REQUESTS),
+        None if total_gpus is None else size("total_gpus", total_gpus, high=LARGEST_FLEET),
+        positive("budget_usd_per_hour", budget_usd_per_hour, LARGEST_LIMIT),
         objective,
         hit_rate(prefix_cache_hit_rate),
         accepted_tokens(accepted_tokens_per_step),
         percentile,
     )
-
-
-def _positive(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(value, bool) or not (math.isfinite(number) and 0 < number <= 1e12):
-        raise InputError(f"{name} must be a positive number, 1e12 at most, got {value!r}")
-    return number

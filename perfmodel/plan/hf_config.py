@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from perfmodel.errors import InputError
+from perfmodel.boundary import validated
+from perfmodel.errors import InputError, shown
 from perfmodel.ops.check import size
+from perfmodel.plan.config_schema import Decoder, Vision, Whole
 from perfmodel.plan.families import FAMILIES, FIELDS, SAME_AS, Family, Flag
 from perfmodel.plan.model import LayerSpec, ModelSpec
 from perfmodel.plan.quantisation import Quantisation, common, from_config, from_name
@@ -29,25 +32,19 @@ def parse_config(
     config: Config, name: str, *, quantization: str | None = None, assume_dense: bool = False, where: str = "config.json"
 ) -> ModelSpec:
     """Read one config. `where` names it in errors. Raises InputError for an unknown architecture unless `assume_dense`."""
-    text, model_type = _language_part(config)
-    model_type = SAME_AS.get(model_type, model_type)
-    family = FAMILIES.get(model_type)
-    if family is None:
-        if not assume_dense:
-            raise InputError(
-                f"{where}: model_type = {model_type!r} is not a known architecture: known are {', '.join(sorted(FAMILIES))}; "
-                "assume_dense (--assume-dense) reads it as a plain dense transformer"
-            )
-        if _first(text, FIELDS["num_experts"]) or "kv_lora_rank" in text:
-            raise InputError(f"{where}: model_type = {model_type!r} has experts or latent attention: it cannot be read as dense")
-        family = Family()
-    text = {**family.defaults, **{key: value for key, value in text.items() if value is not None}}
+    whole = validated(Whole, config, where)
+    decoder = validated(Decoder, _language_part(config, whole), where)
+    model_type = decoder.model_type or f"{whole.model_type or ''}_text"
+    model_type = SAME_AS.get(model_type.lower(), model_type.lower())
+    text = decoder.given()
+    family = _family(model_type, text, assume_dense, where)
+    plain = _dtype(whole, decoder, where)
+    recipe = from_name(quantization) if quantization is not None else from_config(_quantization(whole, decoder), plain, where)
+    text = {**family.defaults, **text}
     fields = _Fields(text, where)
-    plain = _dtype(config, text, where)
-    recipe = from_name(quantization) if quantization else from_config(_quantization(config, text, where), plain)
-    hidden, count = fields.number("hidden"), fields.number("layers", high=2000)
+    hidden, count = fields.number("hidden"), fields.number("layers")
     layers, order, kept = _layers(fields, family, hidden, count, recipe, plain)
-    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", family.tied))
+    tied = text.get("tie_word_embeddings", family.tied if whole.tie_word_embeddings is None else whole.tie_word_embeddings)
     quantised = recipe.weight_dtype not in ("bf16", "fp16")
     return ModelSpec(
         name=name,
@@ -62,71 +59,73 @@ def parse_config(
         lm_head_dtype=recipe.weight_dtype if recipe.lm_head and not tied else plain,
         group_size=recipe.group_size,
         zero_points=recipe.zero_points,
-        other_params=_seeing_params(config.get("vision_config")),
+        other_params=_seeing_params(whole.vision_config),
         unquantised=(*common(kept), *(() if recipe.lm_head else ("lm_head",)), "embedding", "router") if quantised else (),
         model_type=model_type,
     )
 
 
-def _language_part(config: Config) -> tuple[Config, str]:
-    """The language model's own config and architecture, inside multimodal wrappers."""
-    for key in ("text_config", "llm_config", "language_config"):
-        inner = config.get(key)
-        if isinstance(inner, Mapping) and inner:
-            kind = inner.get("model_type") or f"{config.get('model_type', '')}_text"
-            return inner, str(kind).lower()
-    return config, str(config.get("model_type", "")).lower()
+def _family(model_type: str, text: Config, assume_dense: bool, where: str) -> Family:
+    """What is known of the architecture; nothing beyond a plain dense one where that is to be assumed."""
+    family = FAMILIES.get(model_type)
+    if family is not None:
+        return family
+    if not assume_dense:
+        near = difflib.get_close_matches(model_type, FAMILIES, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        raise InputError(
+            f"{where}: model_type = {shown(model_type)} is none of the {len(FAMILIES)} known architectures: {hint}"
+            "assume_dense (--assume-dense) reads it as a plain dense transformer"
+        )
+    if _first(text, FIELDS["num_experts"]) or text.get("kv_lora_rank"):
+        raise InputError(f"{where}: model_type = {shown(model_type)} has experts or latent attention: it cannot be read as dense")
+    return Family()
 
 
-def _seeing_params(vision: Any) -> int:
+def _language_part(config: Config, whole: Whole) -> Config:
+    """The language model's own config, inside multimodal wrappers."""
+    return next(filter(None, (whole.text_config, whole.llm_config, whole.language_config)), config)
+
+
+def _seeing_params(vision: Vision | None) -> int:
     """Parameters of a vision tower, from its config: attention 4 h^2 and an MLP of 2 h i a layer; 0 where it does not say."""
-    if not isinstance(vision, Mapping):
+    if vision is None:
         return 0
-    numbers = [_first(vision, names) for names in (("hidden_size", "embed_dim"), ("num_hidden_layers", "depth", "num_layers"))]
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers):
+    hidden, layers = vision.hidden_size or vision.embed_dim, vision.num_hidden_layers or vision.depth or vision.num_layers
+    if not hidden or not layers:
         return 0
-    hidden, layers = numbers
-    inter = _first(vision, ("intermediate_size",)) or hidden * (_first(vision, ("mlp_ratio",)) or 4)
+    inter = vision.intermediate_size or hidden * (vision.mlp_ratio or 4)
     return int(layers * (4 * hidden**2 + 2 * hidden * inter))
 
 
-def _dtype(config: Config, text: Config, where: str) -> str:
-    key, value = next(((k, c[k]) for c in (text, config) for k in ("torch_dtype", "dtype") if c.get(k)), ("torch_dtype", "bfloat16"))
-    found = _DTYPES.get(value.removeprefix("torch.")) if isinstance(value, str) else None
+def _dtype(whole: Whole, decoder: Decoder, where: str) -> str:
+    value = decoder.torch_dtype or decoder.dtype or whole.torch_dtype or whole.dtype or "bfloat16"
+    found = _DTYPES.get(value.removeprefix("torch."))
     if found is None:
-        raise InputError(f"{where}: {key} = {value!r}: expected one of {', '.join(_DTYPES)}; other types stand in quantization_config")
+        raise InputError(
+            f"{where}: torch_dtype = {shown(value)}: expected one of {', '.join(_DTYPES)}; others stand in quantization_config"
+        )
     return found
 
 
-def _quantization(config: Config, text: Config, where: str) -> Config | None:
-    places = ((config, "quantization_config"), (text, "quantization_config"), (config, "compression_config"))
-    key, found = next(((k, c[k]) for c, k in places if c.get(k)), ("", None))
-    if found is not None and not isinstance(found, Mapping):
-        raise InputError(f"{where}: {key} = {found!r}: expected an object with quant_method")
-    return found
+def _quantization(whole: Whole, decoder: Decoder) -> Config | None:
+    return whole.quantization_config or decoder.quantization_config or whole.compression_config
 
 
 class _Fields:
-    """Numbers of a config under the names that configs give them."""
+    """Numbers of a checked config under the names that configs give them."""
 
     def __init__(self, config: Config, where: str) -> None:
         self.config, self.where = config, where
 
-    def number(self, field: str, *, default: int | None = None, low: int = 1, high: int = 2**31 - 1) -> int:
-        return self.of(FIELDS.get(field, (field,)), default=default, low=low, high=high)
+    def number(self, field: str, *, default: int | None = None, low: int = 1) -> int:
+        return self.of(FIELDS.get(field, (field,)), default=default, low=low)
 
-    def of(self, names: Iterable[str], *, default: int | None = None, low: int = 1, high: int = 2**31 - 1) -> int:
-        names = tuple(names)
+    def of(self, names: Sequence[str], *, default: int | None = None, low: int = 1) -> int:
         for key in names:
             value = self.config.get(key)
-            if isinstance(value, list) and value:
-                if key in FIELDS["layers"]:
-                    raise InputError(f"{self.where}: {key} = {value!r}: expected one whole number")
-                if len(set(map(str, value))) > 1:
-                    raise InputError(f"{self.where}: {key} differs between layers, which this reader does not know")
-                value = value[0]
             if value is not None:
-                return size(f"{self.where}: {key}", value, low=low, high=high)
+                return size(f"{self.where}: {key}", value, low=low)
         if default is None:
             raise InputError(f"{self.where}: field {names[0]} is missing: it must be a whole number of {low} or more")
         return default
@@ -259,16 +258,15 @@ def _linear(fields: _Fields, count: int) -> list[bool]:
 
 
 def _layer_types(fields: _Fields, count: int) -> list[str]:
-    kinds = fields.config.get("layer_types")
-    if not kinds:
-        return []
-    known = ("full_attention", "linear_attention", *_SLIDING)
-    if len(kinds) != count:
-        raise InputError(f"{fields.where}: layer_types has {len(kinds)} entries for num_hidden_layers = {count}")
-    for kind in kinds:
-        if kind not in known:
-            raise InputError(f"{fields.where}: layer_types names {kind!r}: known are {', '.join(known)}")
-    return [str(kind) for kind in kinds]
+    return _listed(fields, "layer_types", count)
+
+
+def _listed(fields: _Fields, field: str, count: int) -> list[str]:
+    """A list with one entry a layer; empty where the config has none."""
+    found: list[str] = fields.config.get(field) or []
+    if found and len(found) != count:
+        raise InputError(f"{fields.where}: {field} has {len(found)} entries for num_hidden_layers = {count}")
+    return found
 
 
 def _windows(fields: _Fields, family: Family, count: int) -> list[int]:
@@ -282,7 +280,7 @@ def _windows(fields: _Fields, family: Family, count: int) -> list[int]:
     if kinds:
         return [window if kind in _SLIDING else 0 for kind in kinds]
     if family.sliding == "pattern":
-        step = fields.of(("sliding_window_pattern", "_sliding_window_pattern"), default=6)
+        step = fields.number("sliding_window_pattern", default=6)
         slides = [(i + 1) % step != 0 for i in range(count)]
     elif family.sliding == "chunked":
         step = fields.number("no_rope_layer_interval", default=4)
@@ -302,8 +300,8 @@ def _sparse(fields: _Fields, count: int) -> list[bool]:
     config = fields.config
     if not _first(config, FIELDS["num_experts"]):
         return [False] * count
-    if kinds := config.get("mlp_layer_types"):
-        return [str(kind) == "sparse" for kind in kinds]
+    if kinds := _listed(fields, "mlp_layer_types", count):
+        return [kind == "sparse" for kind in kinds]
     if listed := config.get("moe_layers"):
         return [i in listed for i in range(count)]
     if "interleave_moe_layer_step" in config:
@@ -316,7 +314,7 @@ def _sparse(fields: _Fields, count: int) -> list[bool]:
         return [first <= i <= last and (i + 1) % step == 0 for i in range(count)]
     first = fields.of(("first_k_dense_replace",), default=0, low=0)
     step = fields.of(("decoder_sparse_step", "moe_layer_freq"), default=1)
-    dense = set(config.get("mlp_only_layers") or ())
+    dense = set(config.get("mlp_only_layers", ()))
     if "decoder_sparse_step" in config:
         return [i not in dense and (i + 1) % step == 0 for i in range(count)]
     return [i >= first and i % step == 0 for i in range(count)]

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from perfmodel.analytic.constants import physics
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.ops.check import size
+from perfmodel.ops.check import is_flag, size
 from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.parallel import Parallel, refusals, stage_layers
 from perfmodel.plan.weights import weight_bytes
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 STACKS = ("vllm", "sglang", "trtllm")
 FRACTION = {"vllm": "gpu_memory_utilization", "sglang": "mem_fraction_static", "trtllm": "free_gpu_memory_fraction"}
+MOST_AT_ONCE = 2**20  # tokens or sequences of one step
 BLOCK_TOKENS = {"vllm": 16, "sglang": 1, "trtllm": 32}  # tokens a KV block holds by default
 
 
@@ -114,16 +115,15 @@ def memory_ledger(
     engine is loaded: KV). max_num_batched_tokens and max_num_seqs: None takes vLLM's defaults for the card. Raises InputError for an
     unknown model, GPU or stack and for sizes that cannot be.
     """
-    if stack not in STACKS:
-        raise InputError(f"stack {stack!r}: the memory of {', '.join(STACKS)} is known")
+    known_stack(stack)
     spec, card = load_model(model, quantization), find_gpu(gpu)
     parallel = Parallel(tensor_parallel_size, pipeline_parallel_size, expert_parallel_size, data_parallel_size)
     for reason in refusals(spec, parallel, stack):
         raise InputError(f"{spec.name} on {parallel}: {reason}")
     kv_dtype = kv_type(kv_cache_dtype, spec)
     chunk, most = default_limits(card)
-    tokens = chunk if max_num_batched_tokens is None else size("max_num_batched_tokens", max_num_batched_tokens)
-    seqs = most if max_num_seqs is None else size("max_num_seqs", max_num_seqs)
+    tokens = chunk if max_num_batched_tokens is None else size("max_num_batched_tokens", max_num_batched_tokens, high=MOST_AT_ONCE)
+    seqs = most if max_num_seqs is None else size("max_num_seqs", max_num_seqs, high=MOST_AT_ONCE)
     fraction = physics("memory")[f"default_fraction_{stack}"].value if memory_fraction is None else _fraction(memory_fraction, stack)
     stages = [
         _stage(spec, card, parallel, stage, kv_dtype, stack, fraction, tokens, seqs, cuda_graphs) for stage in sorted({0, parallel.pp - 1})
@@ -131,13 +131,24 @@ def memory_ledger(
     return min(stages, key=lambda s: s.kv_bytes / s.kv_bytes_per_token if s.kv_bytes_per_token else s.kv_bytes)
 
 
+def known_stack(stack: object) -> str:
+    """The serving stack, checked."""
+    if not isinstance(stack, str) or stack not in STACKS:
+        raise InputError(f"stack {shown(stack)}: the memory of {', '.join(STACKS)} is known")
+    return stack
+
+
 def kv_type(kv_cache_dtype: str | None, model: ModelSpec) -> str:
     """Type of the KV cache: the model's activations unless said; "auto" is the same as not saying."""
-    if kv_cache_dtype is None or str(kv_cache_dtype).lower() == "auto":
+    asked = kv_cache_dtype.strip().lower() if isinstance(kv_cache_dtype, str) else kv_cache_dtype
+    if asked is None or asked == "auto":
         return model.activation_dtype if model.activation_dtype in ("bf16", "fp16") else "bf16"
-    name = {"fp8_e5m2": "fp8"}.get(str(kv_cache_dtype).lower()) or parse_dtype(kv_cache_dtype).name
+    try:
+        name = {"fp8_e5m2": "fp8"}.get(asked) or parse_dtype(asked).name if isinstance(asked, str) else ""
+    except InputError:
+        name = ""
     if name not in ("bf16", "fp16", "fp8", "int8"):
-        raise InputError(f"kv_cache_dtype = {kv_cache_dtype!r}: bf16, fp16, fp8 and int8 are known")
+        raise InputError(f"kv_cache_dtype {shown(kv_cache_dtype)}: use auto, bf16, fp16, fp8 or int8")
     return name
 
 
@@ -213,10 +224,10 @@ def _constants(pick: str) -> dict[str, float]:
 def _fraction(value: float, stack: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if not 0.0 < number <= 1.0:
-        raise InputError(f"memory_fraction ({FRACTION[stack]}) must be over 0 and at most 1, got {value!r}")
+    if is_flag(value) or not 0.0 < number <= 1.0:
+        raise InputError(f"memory_fraction ({FRACTION[stack]}) must be over 0 and at most 1, got {shown(value)}")
     return number
 
 

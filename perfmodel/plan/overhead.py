@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 
 from perfmodel.analytic.constants import constant_values
+from perfmodel.errors import InputError, shown
 from perfmodel.library.collective_stacks import version_key
 
 US = 1e-6
+LONGEST_VERSION = 40  # characters
+_VERSION = re.compile(r"v?\d{1,6}(\.\d{1,6}){0,3}([.+-]?(a|b|rc|post|dev|alpha|beta|cu|g|commit)[.\w]*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,13 @@ class Overhead:
     eager_layer_s: float
     request_s: float
     delay_s: float
+
+
+def checked_version(version: object) -> str:
+    """The version of a serving framework, as it writes it: 0.11.2, v1.0.0rc3, 0.5.1.post1; empty where it is not said."""
+    if not isinstance(version, str) or not (version in ("", "latest") or (len(version) <= LONGEST_VERSION and _VERSION.fullmatch(version))):
+        raise InputError(f"framework_version {shown(version)}: write it as the framework does: 0.11.2, 1.0.0rc3, 0.5.1.post1")
+    return version
 
 
 @functools.cache

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfmodel._atomic import write_atomically
+from perfmodel.boundary import path_shown
+from perfmodel.errors import InputError
 from perfmodel.plan.result import front
 from perfmodel.plan.svg import Series, chart, stacked_bar
 from perfmodel.units import GIB
@@ -43,8 +46,14 @@ _CURVES_EACH = 3  # engines of each kind of GPU shown in latency against load
 
 
 def write_page(plan: Plan, path: Path) -> Path:
-    """Write the page; raises OSError where it cannot."""
-    path.write_text(page(plan), encoding="utf-8")
+    """Write the page; raises InputError where it cannot."""
+    document = page(plan)
+    try:
+        write_atomically(path, document)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path_shown(path)}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
     return path
 
 

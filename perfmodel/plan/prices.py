@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from perfmodel._resources import shipped, user_folder
-from perfmodel.errors import InputError
+from perfmodel.boundary import path_shown, read_toml, validated
+from perfmodel.errors import InputError, plain, shown
 from perfmodel.hw import gpu as find_gpu
+from perfmodel.ops.check import is_flag
 
 FILE = "prices.toml"
+MOST_USD = 1e6  # of one GPU an hour
+MOST_PRICES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +31,55 @@ class Price:
     example: bool
 
 
+def _no_bool(value: object) -> object:
+    if is_flag(value):
+        raise ValueError("must be a number of US dollars")
+    return value
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    usd_per_gpu_hour: Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=MOST_USD, allow_inf_nan=False)]
+    date: str = ""
+    source: str = ""
+
+    @field_validator("date", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, date) else value  # TOML has dates of its own
+
+
 def prices(file: str | Path | Mapping[str, float] | None = None) -> dict[str, Price]:
     """Price of each GPU by canonical name: of `file` (TOML) or mapping alone, else the user's own prices.toml over the shipped examples.
 
     Raises InputError for a file that cannot be read, an unknown GPU, and a price that is not a positive number.
     """
     if isinstance(file, Mapping):
-        return {find_gpu(name).name: Price(_positive(value, "prices", name), "", "given", False) for name, value in file.items()}
+        return _checked({name: {"usd_per_gpu_hour": value, "source": "given"} for name, value in file.items()}, "prices", example=False)
     if file is not None:
         if not isinstance(file, str | Path):
-            raise InputError(f"prices is {file!r}: expected a TOML file, or a mapping from GPU to US dollars an hour")
-        return _read(Path(file).expanduser(), example=False)
+            raise InputError(f"prices is {shown(file)}: expected a TOML file, or a mapping from GPU to US dollars an hour")
+        return _read(Path(file), example=False)
     own = user_folder() / FILE
     return _read(shipped("data") / FILE, example=True) | (_read(own, example=False) if own.is_file() else {})
 
 
 def _read(path: Path, *, example: bool) -> dict[str, Price]:
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}: write one table a GPU, with usd_per_gpu_hour = 2.5") from None
+        found = path.expanduser()
+    except RuntimeError:  # no home
+        found = path
+    return _checked(read_toml(found), path_shown(path), example=example)
+
+
+def _checked(raw: Mapping[str, Any], where: str, *, example: bool) -> dict[str, Price]:
+    if len(raw) > MOST_PRICES:
+        raise InputError(f"{where}: {len(raw)} prices: at most {MOST_PRICES}")
     found: dict[str, Price] = {}
-    for name, entry in raw.items():
-        if not isinstance(entry, Mapping) or "usd_per_gpu_hour" not in entry:
-            raise InputError(f"{path}: [{name}] needs usd_per_gpu_hour = <US dollars>")
-        value = _positive(entry["usd_per_gpu_hour"], str(path), name)
-        found[find_gpu(name).name] = Price(value, str(entry.get("date", "")), str(entry.get("source", "")), example)
+    for name, fields in raw.items():
+        if not isinstance(fields, Mapping):
+            raise InputError(f"{where}: {shown(name)} is no table: write [<GPU>] with usd_per_gpu_hour = <US dollars> under it")
+        entry = validated(_Entry, fields, f"{where}: {plain(str(name))}")
+        found[find_gpu(name).name] = Price(entry.usd_per_gpu_hour, entry.date, entry.source, example)
     return found
-
-
-def _positive(value: object, where: str, name: str) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(value, bool) or not (math.isfinite(number) and number > 0):
-        raise InputError(f"{where}: usd_per_gpu_hour of {name} must be a positive number, got {value!r}")
-    return number

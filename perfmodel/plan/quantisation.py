@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfmodel.boundary import validated
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown, unknown_name
+from perfmodel.plan.config_schema import QuantizationConfig, Weights
 
 PLAIN = ("bf16", "fp16")
 BLOCK = 128  # rows and columns that share one scale in DeepSeek's block-wise fp8
@@ -35,10 +37,10 @@ class Quantisation:
 
 def from_name(name: str) -> Quantisation:
     """The usual recipe of a type asked for by name: every projection but router and head. Raises InputError for an unknown name."""
-    key = str(name).strip().lower()
-    if key in ("none", ""):
-        raise InputError(f"quantization {name!r}: leave it out to take the model as it is published, or say bf16, fp8, int4_wo ...")
-    kind = _NAMES.get(key) or parse_dtype(key).name
+    if not isinstance(name, str) or name.strip().lower() in ("none", ""):
+        raise InputError(f"quantization {shown(name)}: leave it out to take the model as it is published, or say bf16, fp8, int4_wo ...")
+    key = name.strip().lower()
+    kind = _NAMES.get(key) or _known(key, name)
     if kind == "fp32":
         raise InputError(
             "quantization fp32: no serving stack keeps weights in it; use bf16, fp16, fp8, fp8_block, int8, int4_wo, nvfp4 or mxfp4"
@@ -46,66 +48,86 @@ def from_name(name: str) -> Quantisation:
     return Quantisation(kind, _GROUP.get(kind, 0), kind == "int4_wo" and key == "awq", _KEPT if kind not in PLAIN else ())
 
 
-def from_config(config: Mapping[str, Any] | None, plain: str) -> Quantisation:
+def _known(key: str, name: str) -> str:
+    try:
+        return parse_dtype(key).name
+    except InputError:
+        raise unknown_name("quantization", name, (*_GROUP, *PLAIN, "fp8", "int8", "int8_wo")) from None
+
+
+def from_config(config: Mapping[str, Any] | None, plain: str, where: str = "config.json") -> Quantisation:
     """Read a quantization_config; without one the weights are `plain` ("bf16", "fp16"). Raises InputError naming what it does not know."""
     if not config:
         return Quantisation(plain)
-    method = str(config.get("quant_method", config.get("quant_type", ""))).lower().replace("_", "-")
-    ignored = tuple(
-        str(p)
-        for field in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
-        for p in config.get(field) or ()
-    )
-    head = bool(config.get("lm_head", False))
-    bits = config.get("bits", config.get("w_bit", 4))
+    where = f"{where}: quantization_config"
+    found = validated(QuantizationConfig, config, where)
+    method = (found.quant_method or found.quant_type or "").lower().replace("_", "-")
+    lists = (found.modules_to_not_convert, found.ignored_layers, found.ignore, found.exclude_modules, found.llm_int8_skip_modules)
+    ignored = tuple(pattern for patterns in lists for pattern in patterns or ())
+    _compiles(ignored, where)
+    head = bool(found.lm_head)
     if method in ("fp8", "fbgemm-fp8"):
-        block = config.get("weight_block_size")
-        return Quantisation("fp8_block" if block else "fp8", int(block[0]) if block else 0, False, ignored, head)
+        block = found.weight_block_size
+        return Quantisation("fp8_block" if block else "fp8", block[0] if block else 0, False, ignored, head)
     if method == "mxfp4":
         return Quantisation("mxfp4", 32, False, ignored, head)
     if method in ("awq", "gptq", "gptqmodel", "auto-round", "autoround", "awq-marlin", "gptq-marlin"):
-        if bits not in (4, 8):
-            raise InputError(f"quantization_config.bits = {bits!r}: weight-only checkpoints of 4 or 8 bits are known")
-        zeros = bool(config.get("zero_point", not config.get("sym", True)))
-        group = int(config.get("group_size", config.get("q_group_size", 128)))
-        return Quantisation("int4_wo" if bits == 4 else "int8_wo", max(group, 0), zeros, ignored, head)
+        return _weight_only(found, ignored, head, where)
     if method == "bitsandbytes":
-        four = bool(config.get("load_in_4bit") or config.get("_load_in_4bit"))
+        four = bool(found.load_in_4bit)
         return Quantisation("nf4" if four else "int8_wo", 64 if four else 0, False, ignored, head)
-    if method == "modelopt" or "quant_algo" in config:
-        algorithm = str(config.get("quant_algo", "")).upper()
+    if method == "modelopt" or found.quant_algo is not None:
+        algorithm = (found.quant_algo or "").upper()
         kind = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4_wo", "INT4_AWQ": "int4_wo", "W8A8_SQ_PER_CHANNEL": "int8"}.get(algorithm)
         if kind is None:
-            raise InputError(f"quantization_config.quant_algo = {algorithm!r}: FP8, NVFP4, W4A16_AWQ and W8A8_SQ_PER_CHANNEL are known")
+            raise InputError(f"{where}.quant_algo = {shown(algorithm)}: FP8, NVFP4, W4A16_AWQ and W8A8_SQ_PER_CHANNEL are known")
         return Quantisation(kind, _GROUP.get(kind, 0), False, ignored, head)
     if method == "compressed-tensors":
-        return _compressed(config, ignored)
+        return _compressed(found, ignored, where)
     known = "fp8, fbgemm_fp8, mxfp4, awq, gptq, bitsandbytes, modelopt, compressed-tensors"
-    raise InputError(
-        f"quantization_config.quant_method = {method!r}: known are {known}; or pass quantization (--quantization) to say what it is"
-    )
+    raise InputError(f"{where}.quant_method = {shown(method)}: known are {known}; or pass quantization (--quantization) to say what it is")
 
 
-def _compressed(config: Mapping[str, Any], ignored: tuple[str, ...]) -> Quantisation:
-    groups = config.get("config_groups") or {}
-    if not groups:
-        raise InputError("quantization_config.config_groups is missing: compressed-tensors says there what is quantised")
-    first = next(iter(groups.values()))
-    weights, activations = first.get("weights") or {}, first.get("input_activations")
-    bits, kind, strategy = weights.get("num_bits"), weights.get("type"), weights.get("strategy")
-    group = int(weights.get("group_size") or 0)
+def _weight_only(found: QuantizationConfig, ignored: tuple[str, ...], head: bool, where: str) -> Quantisation:
+    """AWQ, GPTQ and their relatives."""
+    bits = found.bits if found.bits is not None else found.w_bit if found.w_bit is not None else 4
+    if bits not in (4, 8):
+        raise InputError(f"{where}.bits = {bits}: weight-only checkpoints of 4 or 8 bits are known")
+    zeros = found.zero_point if found.zero_point is not None else not (True if found.sym is None else found.sym)
+    group = next((g for g in (found.group_size, found.q_group_size) if g is not None), 128)
+    return Quantisation("int4_wo" if bits == 4 else "int8_wo", max(group, 0), zeros, ignored, head)
+
+
+def _compiles(patterns: Sequence[str], where: str) -> None:
+    """Raise InputError for a pattern that is no regular expression."""
+    for pattern in patterns:
+        if pattern.startswith("re:"):
+            try:
+                re.compile(pattern[3:])
+            except (re.error, RecursionError, OverflowError) as error:
+                raise InputError(f"{where}: pattern {shown(pattern)} is no regular expression ({error})") from None
+
+
+def _compressed(config: QuantizationConfig, ignored: tuple[str, ...], where: str) -> Quantisation:
+    if not config.config_groups:
+        raise InputError(f"{where}.config_groups is missing: compressed-tensors says there what is quantised")
+    first = next(iter(config.config_groups.values()))
+    weights = first.weights or Weights()
+    group = max(weights.group_size or 0, 0)
     names = {
-        ("float", 8): "fp8_block" if strategy == "block" else "fp8",
-        ("int", 8): "int8" if activations else "int8_wo",
+        ("float", 8): "fp8_block" if weights.strategy == "block" else "fp8",
+        ("int", 8): "int8" if first.input_activations else "int8_wo",
         ("int", 4): "int4_wo",
         ("float", 4): "mxfp4" if group == 32 else "nvfp4",
     }
-    found = names.get((str(kind), int(bits or 0)))
+    found = names.get((weights.type or "", weights.num_bits or 0))
     if found is None:
-        raise InputError(f"quantization_config: weights of type {kind!r} with {bits!r} bits: known are float 8 and 4, int 8 and 4")
+        raise InputError(
+            f"{where}: weights of type {shown(weights.type)} with {weights.num_bits} bits: known are float 8 and 4, int 8 and 4"
+        )
     if found == "fp8_block":
-        group = int((weights.get("block_structure") or [BLOCK])[0])
-    return Quantisation(found, group, not weights.get("symmetric", True), ignored)
+        group = weights.block_structure[0] if weights.block_structure else BLOCK
+    return Quantisation(found, group, weights.symmetric is False, ignored)
 
 
 def _matches(pattern: str, module: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel.errors import NoAnswerError
-from perfmodel.plan.candidates import Candidate, Rejected
+from perfmodel.plan.candidates import NO_ROOM, Candidate, Rejected
 from perfmodel.plan.flags import WRITTEN, Engine, command
 from perfmodel.plan.goal import MOST_GPUS, PERCENTILES, Goal
 from perfmodel.plan.memory import MemoryLedger
@@ -255,6 +255,7 @@ class Plan:
             lines.append(f"spec tier: nothing was ever measured on {', '.join(spec)}; calibrate before you buy")
         wide = sorted({(e.gpu.name, e.model.weight_dtype) for e, _ in self.engines if widened(e.model.weight_dtype, e.gpu)})
         lines += [f"{gpu} has no tensor cores for {kind}: weights are widened on the way in, as Marlin kernels do" for gpu, kind in wide]
+        lines += self._absent()
         used = sorted(name for name, price in self.prices.items() if price.example)
         if used:
             lines.append(
@@ -262,8 +263,28 @@ class Plan:
             )
         return lines
 
+    def _absent(self) -> list[str]:
+        """A line for each kind of GPU that was asked about and of which no deployment is left, with the reason."""
+        priced = {row["gpu"] for row in self.rows}
+        fits = {engine.gpu.name for engine, _ in self.engines}
+        lines = []
+        for gpu in dict.fromkeys([*sorted(fits), *(rejected.gpu for rejected in self.rejected)]):
+            if gpu in priced:
+                continue
+            if gpu in fits:
+                lines.append(f"{gpu}: no deployment within {self.goal.total_gpus or MOST_GPUS} GPUs carries the traffic")
+                continue
+            largest = max((r for r in self.rejected if r.gpu == gpu), key=lambda r: (r.reason.startswith(NO_ROOM), r.parallel.gpus))
+            lines.append(
+                f"{gpu}: no engine of up to {largest.parallel.gpus} GPUs: {largest.reason}; max_engine_gpus (--max-engine-gpus) allows more"
+            )
+        return lines
+
     def to_html(self, path: str | Path) -> Path:
-        """Write one self-contained page: the choice, runners-up, Pareto, latency against load, memory ledger, what binds."""
+        """Write one self-contained page: the choice, runners-up, Pareto, latency against load, memory ledger, what binds.
+
+        Raises InputError where the file cannot be written.
+        """
         from perfmodel.plan.page import write_page
 
         return write_page(self, Path(path))

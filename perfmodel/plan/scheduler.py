@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
-from perfmodel.plan.memory import default_limits
+from perfmodel.plan.memory import MOST_AT_ONCE, default_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Scheduler:
         """The same rules with limits of the user's own; raises InputError for impossible ones."""
         found = self
         if token_budget is not None:
-            found = dataclasses.replace(found, token_budget=size("max_num_batched_tokens", token_budget, high=2**20))
+            found = dataclasses.replace(found, token_budget=size("max_num_batched_tokens", token_budget, high=MOST_AT_ONCE))
         if max_sequences is not None:
-            found = dataclasses.replace(found, max_sequences=size("max_num_seqs", max_sequences, high=2**20))
+            found = dataclasses.replace(found, max_sequences=size("max_num_seqs", max_sequences, high=MOST_AT_ONCE))
         return found
 
     def times(self, replicas: int) -> Scheduler:

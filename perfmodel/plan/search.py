@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.ops.check import size
 from perfmodel.plan.candidates import Candidate, Rejected, candidates, context
 from perfmodel.plan.confirm import confirmed
-from perfmodel.plan.goal import MOST_GPUS, Goal, goal
+from perfmodel.plan.goal import LARGEST_FLEET, MOST_GPUS, Goal, goal
+from perfmodel.plan.memory import known_stack
 from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.operating import Curve, curves
 from perfmodel.plan.prices import Price
@@ -28,6 +29,7 @@ from perfmodel.plan.step import CalibrationLike
 
 BATCHES = tuple(sorted({round(2 ** (i / 8)) for i in range(89)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
 DEFAULT_GPUS = 8  # of each kind, where neither a number of GPUs nor traffic is given
+MOST_KINDS = 100  # of GPUs, of quantisations
 REPLICAS_LOOKED_AT = 12  # counts of engines from the fewest that carry the traffic on
 HOUR_S = 3600.0
 
@@ -73,12 +75,7 @@ def plan(
     where the model fits on none of the GPUs.
     """
     asked = dict(locals())
-    if not isinstance(gpus, str | GpuSpec | Sequence):
-        raise InputError(f"gpus is {gpus!r}: expected a name, or a list of names")
-    names = [gpus] if isinstance(gpus, str | GpuSpec) else list(gpus)
-    if not names:
-        raise InputError("gpus: name at least one")
-    specs = list({spec.name: spec for spec in map(find_gpu, names)}.values())
+    specs, stack = find_gpus(gpus), known_stack(stack)
     cost = {name: price for name, price in read_prices(prices).items() if name in {s.name for s in specs}}
     wanted = goal(
         isl,
@@ -125,29 +122,48 @@ def plan(
     return found_plan if wanted.percentile == "mean" else confirmed(found_plan)
 
 
+def find_gpus(gpus: Any) -> list[GpuSpec]:
+    """The kinds of GPU that are asked about, each once."""
+    if not isinstance(gpus, str | GpuSpec | Sequence) or isinstance(gpus, bytes):
+        raise InputError(f"gpus is {shown(gpus)}: expected a name, or a list of names")
+    names = [gpus] if isinstance(gpus, str | GpuSpec) else list(gpus)
+    if not 0 < len(names) <= MOST_KINDS:
+        raise InputError(f"gpus is a list of {len(names)}: name 1 to {MOST_KINDS} kinds of GPU")
+    return list({spec.name: spec for spec in map(find_gpu, names)}.values())
+
+
 def _engines(
     model: Any, specs: Sequence[GpuSpec], published: ModelSpec, limit: int, max_engine_gpus: int | None, **options: Any
 ) -> tuple[list[Candidate], list[Rejected]]:
     """Engines of at most `limit` GPUs; without max_engine_gpus the largest is a node, or what the model needs."""
-    largest = None if max_engine_gpus is None else size("max_engine_gpus", max_engine_gpus)
+    largest = None if max_engine_gpus is None else size("max_engine_gpus", max_engine_gpus, high=LARGEST_FLEET)
     for step in (8, 16, 32, 64):
         engines, out = candidates(model, specs, largest_engine=min(largest or step, limit), **options)
         if engines or largest is not None or step >= limit:
             break
     if not engines:
-        reasons = list(dict.fromkeys(r.reason for r in sorted(out, key=lambda r: -r.parallel.gpus)))
+        reasons = [r.reason for r in sorted(out, key=lambda r: -r.parallel.gpus)] or ["no shape divides it"]
         raise NoAnswerError(
-            f"{published.name} with {options['context_tokens']} tokens a request fits on none of {', '.join(s.name for s in specs)} within "
+            f"{published.name} with {options['context_tokens']} tokens a request fits on none of {_few([s.name for s in specs])} within "
             f"{min(largest or 64, limit)} GPUs an engine: {reasons[0]}; try more GPUs, a quantization (--quantization) or a shorter context"
         )
     return engines, out
+
+
+def _few(names: Sequence[str]) -> str:
+    """Names in a line: all, or the first few of many."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _quantizations(quantization: str | Sequence[str | None] | None, published: ModelSpec) -> list[str | None]:
     if quantization is None:
         return [None]
     if not isinstance(quantization, str):
-        return list(quantization) or [None]
+        if not isinstance(quantization, Sequence) or not 0 < len(quantization) <= MOST_KINDS:
+            raise InputError(f"quantization is {shown(quantization)}: expected a name, 'auto', or a list of 1 to {MOST_KINDS} names")
+        if not all(name is None or isinstance(name, str) for name in quantization):
+            raise InputError(f"quantization is {shown(quantization)}: each entry must be a name, or None for as published")
+        return list(dict.fromkeys(quantization))
     if quantization.lower() != "auto":
         return [quantization]
     return [None, "fp8"] if published.weight_dtype in ("bf16", "fp16") else [None]

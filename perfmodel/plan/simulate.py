@@ -15,12 +15,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.plan.scheduler import Scheduler
 
 Floats = npt.NDArray[np.float64]
 LONGEST_JUMP = 64
 """Decode steps priced at once at most: KV grows on the way, and an arrival may come meanwhile."""
+
+
+MOST_STEPS = 600_000
+"""Largest simulation that is begun: some ten seconds."""
 
 
 class StepTime(Protocol):
@@ -62,6 +66,20 @@ class Trace:
     def e2e_s(self) -> Floats:
         """Arrival to last token."""
         return self.finish_s - self.arrival_s
+
+
+def steps_each(isl: float, osl: float, token_budget: int, in_flight: int = 1) -> float:
+    """Steps and jumps that one of many requests adds to a simulation, about: its own, its prompt's chunks, its share of decode."""
+    return 1.0 + isl / token_budget + osl / LONGEST_JUMP / max(in_flight, 1)
+
+
+def check_length(count: int, isl: float, osl: float, token_budget: int, in_flight: int | None, most: float = MOST_STEPS) -> None:
+    """Raise InputError where `count` requests of isl new and osl output tokens on average would be simulated for minutes."""
+    if count * steps_each(isl, osl, token_budget, in_flight or 1) > most:
+        raise InputError(
+            f"{count} requests of {isl:.6g} new and {osl:.6g} output tokens are too many to simulate: give fewer requests in flight, "
+            "shorter ones, or more tokens a step"
+        )
 
 
 def simulate(

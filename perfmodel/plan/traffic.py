@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import InputError
-from perfmodel.ops.check import size
+from perfmodel.errors import InputError, shown
+from perfmodel.ops.check import is_flag, size
 
 Ints = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 MOST_TOKENS = 2**24
 MOST_REQUESTS = 1_000_000
+LATEST_S = 1e12
+FASTEST_RATE = 1e6  # requests a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,11 @@ def lengths(name: str, length: Any, count: int, spread: float, rng: np.random.Ge
         sigma = math.sqrt(math.log1p(length.cv**2))
         drawn = rng.lognormal(math.log(length.mean) - sigma**2 / 2.0, sigma, count)
         return np.clip(np.rint(drawn), 1, MOST_TOKENS).astype(np.intp)
-    if isinstance(length, Sequence | np.ndarray) and not isinstance(length, str):
+    if _is_trace(length):
         if not len(length):
             raise InputError(f"{name} is an empty trace: give one length a request")
+        if len(length) > MOST_REQUESTS:
+            raise InputError(f"{name} is a trace of {len(length)} lengths: give {MOST_REQUESTS} at most, one a request")
         trace = np.array([size(name, value, high=MOST_TOKENS) for value in length], dtype=np.intp)
         return np.resize(trace, count)
     whole = size(name, length, high=MOST_TOKENS)
@@ -83,9 +87,14 @@ def mean_length(name: str, length: Any) -> float:
     """Mean of a length as `lengths` takes it."""
     if isinstance(length, Lognormal):
         return length.mean
-    if isinstance(length, Sequence | np.ndarray) and not isinstance(length, str):
+    if _is_trace(length):
         return float(np.mean(lengths(name, length, len(length), 0.0, np.random.default_rng(0))))
     return float(size(name, length, high=MOST_TOKENS))
+
+
+def _is_trace(length: Any) -> bool:
+    """Whether a length is a list of them; an array of no dimension is a number."""
+    return (isinstance(length, Sequence) and not isinstance(length, str | bytes)) or (isinstance(length, np.ndarray) and length.ndim > 0)
 
 
 def arrivals(request_rate: float, count: int, rng: np.random.Generator) -> Floats:
@@ -97,10 +106,12 @@ def arrival_trace(times_s: Sequence[float]) -> Floats:
     """Arrivals of a trace, from its first request on; raises InputError for times that fall or are no numbers."""
     try:
         found = np.asarray(times_s, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = np.empty(0)
-    if found.ndim != 1 or not len(found) or not np.isfinite(found).all() or (np.diff(found) < 0).any():
-        raise InputError("arrivals must be a list of rising times in seconds, one a request")
+    if found.ndim != 1 or not 0 < len(found) <= MOST_REQUESTS or not (np.abs(found) <= LATEST_S).all() or (np.diff(found) < 0).any():
+        raise InputError(
+            f"arrival_times_s must be a list of 1 to {MOST_REQUESTS} rising times in seconds, one a request, got {shown(times_s)}"
+        )
     return np.asarray(found - found[0])
 
 
@@ -114,14 +125,19 @@ def accepted_tokens(value: object) -> float:
     return number("accepted_tokens_per_step", value, low=1.0, high=64.0)
 
 
+def positive(name: str, value: object, high: float) -> float | None:
+    """A number over 0 and at most `high`, or None; raises InputError naming it."""
+    return None if value is None else number(name, value, low=0.0, high=high, above=True)
+
+
 def number(name: str, value: object, *, low: float, high: float = math.inf, above: bool = False) -> float:
     """A finite number from `low` (itself left out if `above`) to `high`; raises InputError naming it."""
     try:
         found = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if isinstance(value, bool) or not math.isfinite(found) or found < low or found > high or (above and found <= low):
+    if is_flag(value) or not math.isfinite(found) or found < low or found > high or (above and found <= low):
         words = f"over {low:g}" if above else f"{low:g} or more"
-        limit = f" and at most {high:g}" if math.isfinite(high) else ""
-        raise InputError(f"{name} must be a number {words}{limit}, got {value!r}")
+        limit = f" and at most {high:.12g}" if math.isfinite(high) else ""
+        raise InputError(f"{name} must be a number {words}{limit}, got {shown(value)}")
     return found

@@ -1,5 +1,5 @@
 # make quickstart   rank Triton configs on three GPUs, without having one
-# make test         everything CI checks
+# make test         everything CI checks; it builds the book, too
 # make portability  the tests as on other processors, core counts, languages and umasks
 # make docs         build the book into build/site
 # make figures      render the tables and outputs of README.md and docs/ again from what is stored
@@ -43,10 +43,11 @@ quickstart: $(VENV)/.installed
 		$(BIN)/perfmodel rank gemm --gpu $$gpu -m 4096 -n 14336 -k 4096 --dtype bf16 --top-k 8; echo; \
 	done
 
-test: $(VENV)/.installed-dev
+test: $(VENV)/.installed-dev docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	$(BIN)/mypy --strict docs/tools
 	$(BIN)/lint-imports
 	@# one worker a core: threads of BLAS on top of that would only wait for one another
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile

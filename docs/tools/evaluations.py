@@ -4,7 +4,8 @@
     python docs/tools/evaluations.py stacks serving        # run these commands again and store what they print
     python docs/tools/evaluations.py --all                 # all that need no GPU (some take minutes)
 
-A command prints JSON rows on stdout with --json. `python docs/tools/render.py` then writes the tables.
+Four of them need Triton, and those with --external NVIDIA's heuristics: pip install '.[gpu,heuristics]'. A command prints JSON rows on
+stdout with --json. `python docs/tools/render.py` then writes the tables.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ DIGITS = 6  # significant digits kept of a figure
 _PLAIN = "evaluate ranking --gpu h200_sxm --data data/gemm/plain_h200_sxm.parquet --fit-rows 300 --external --dtype"
 _OWN = "evaluate ranking --gpu h200_sxm --data data/gemm/evaluation_h200_sxm.parquet --external --dtype"
 _ANY = "evaluate anykernel --gpu h200_sxm --only-shipped"
+_PREFILL = "--sweep attention_prefill --data data/attention_prefill/plain_h200_sxm.parquet"
+_DECODE = "--sweep attention_decode --data data/attention_decode/plain_h200_sxm.parquet"
 _OPERATORS = "evaluate operators"
 _LIBRARY = "--operator gemm --operator attention_prefill --operator attention_decode --operator moe"
 
@@ -41,8 +44,10 @@ COMMANDS = {
     "published_moe": "perfmodel evaluate published-moe",
     "anykernel_gemm_bf16": f"perfmodel {_ANY} --sweep gemm_bf16 --data data/gemm/plain_h200_sxm.parquet --dtype bf16",
     "anykernel_gemm_fp8": f"perfmodel {_ANY} --sweep gemm_fp8 --data data/gemm/plain_h200_sxm.parquet --dtype fp8",
-    "anykernel_prefill": f"perfmodel {_ANY} --sweep attention_prefill --data data/attention_prefill/plain_h200_sxm.parquet",
-    "anykernel_decode": f"perfmodel {_ANY} --sweep attention_decode --data data/attention_decode/plain_h200_sxm.parquet",
+    "anykernel_prefill": f"perfmodel {_ANY} {_PREFILL}",
+    "anykernel_decode": f"perfmodel {_ANY} {_DECODE}",
+    "anykernel_prefill_all": f"perfmodel {_ANY} {_PREFILL} --steady inf",
+    "anykernel_decode_all": f"perfmodel {_ANY} {_DECODE} --steady inf",
     "operators_left_out": f"perfmodel {_OPERATORS} {_LIBRARY} --operator mla_decode --operator mla_prefill",
     "operators_table": f"perfmodel {_OPERATORS} {_LIBRARY} --mode table --sample 1500",
     "operators_stack_table": f"perfmodel {_OPERATORS} {_LIBRARY} --mode stack-table --sample 4500",
@@ -53,6 +58,7 @@ COMMANDS = {
     "operators_quantised": f"perfmodel {_OPERATORS} --operator gemm_quantised --by gpu,dtype",
     "stacks": "perfmodel evaluate stacks",
     "speed": "perfmodel evaluate speed",
+    "speed_stack": "perfmodel evaluate speed --stack vllm",
     "proof": "python docs/tools/figures.py proof",
     "proof_ranking": "python docs/tools/figures.py proof-ranking",
     "collectives_sizes": "perfmodel evaluate collectives --left-out sizes",
@@ -116,9 +122,9 @@ def rounded(value: Any) -> Any:
 
 
 def commit() -> str:
-    """The commit of the checkout."""
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    """The last commit that changed the package or its data: what the figures are of."""
+    command = ["git", "log", "-1", "--format=%h", "--", "perfmodel", "calibration", "data", "hwdb"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main() -> None:

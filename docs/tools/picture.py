@@ -1,6 +1,6 @@
 """Draws docs/assets/prediction.svg: one GEMM by number of tokens, the terms of its law, the prediction and what was measured.
 
-    python docs/tools/picture.py
+python docs/tools/picture.py
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import numpy as np
 import pandas as pd
 from evaluations import ROOT
 
-import perfmodel as pm
 from perfmodel._resources import shipped
+from perfmodel.ops import Gemm
+from perfmodel.predict import predict
+from perfmodel.prediction import Prediction
 
 PATH = ROOT / "docs" / "assets" / "prediction.svg"
 GPU, NAME, STACK, N, K = "h100_sxm", "H100", "vllm", 5120, 5120
@@ -32,9 +34,9 @@ def measured() -> pd.DataFrame:
     return rows[chosen].sort_values("m")
 
 
-def predicted(sizes: Any) -> list[pm.Prediction]:
+def predicted(sizes: Any) -> list[Prediction]:
     """Predictions of a model that never saw this GPU."""
-    return [pm.predict(pm.Gemm(int(m), N, K), GPU, stack=STACK, calibration=None) for m in sizes]
+    return [predict(Gemm(int(m), N, K), GPU, stack=STACK, calibration=None) for m in sizes]
 
 
 def draw(rows: pd.DataFrame) -> mpl.figure.Figure:

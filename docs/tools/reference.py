@@ -61,7 +61,12 @@ def click_command(verb: str) -> Any:
 
 def command(path: str, parser: Any, level: int) -> list[str]:
     """Heading, help and options of a command, then of its subcommands."""
-    lines = [f"{'#' * min(level, 4)} {path} {{ #{anchor(path)} }}", "", str(parser.help or parser.short_help or "").replace("\b", "").strip(), ""]
+    lines = [
+        f"{'#' * min(level, 4)} {path} {{ #{anchor(path)} }}",
+        "",
+        str(parser.help or parser.short_help or "").replace("\b", "").strip(),
+        "",
+    ]
     rows = [row for parameter in parser.params if (row := option(parameter))]
     if rows:
         lines += ["| option | what it is | default |", "|---|---|---|", *rows, ""]

@@ -25,6 +25,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CONSOLE = re.compile(r"(^```console\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
 COLUMNS = "100"
+HOME = "/home/you/.local/share/perfmodel"  # what pages show for the user folder
 
 
 def with_tables(text: str) -> str:
@@ -58,7 +59,7 @@ def console(home: Path) -> Callable[[str], str]:
         done = subprocess.run(shell, cwd=ROOT, env=settings, capture_output=True, text=True, check=False, timeout=300)
         if done.returncode:
             raise RuntimeError(f"{command}: exit {done.returncode}: {done.stderr.strip()}")
-        return done.stdout
+        return done.stdout.replace(str(home), HOME)
 
     return run
 

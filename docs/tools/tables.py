@@ -52,7 +52,7 @@ class Table:
 
     def is_number(self, column: int) -> bool:
         """Whether a column holds figures."""
-        return all(not row[column] or row[column][0].isdigit() for row in self.rows)
+        return all(not row[column] or (row[column][0].isdigit() and " x " not in row[column]) for row in self.rows)
 
     def notes(self) -> list[str]:
         """One line a command: where its rows are from."""
@@ -184,12 +184,13 @@ def tuned_moe() -> Table:
 
 def anykernel() -> Table:
     """Ranking from machine code alone."""
-    names = [f"anykernel_{part}" for part in ("gemm_bf16", "gemm_fp8", "prefill", "decode")]
+    names = [f"anykernel_{part}" for part in ("gemm_bf16", "gemm_fp8", "prefill", "prefill_all", "decode", "decode_all")]
     rows = []
     for name in names:
         row = rows_of(name)[0]
         keys = ("@1", "@3", "@8", "random@1", "random@8")
-        rows.append([row["sweep"].replace("_", " "), str(row["shapes"]), *(number(row[key]) for key in keys)])
+        every = ", unsteady ones too" if name.endswith("_all") else EMPTY
+        rows.append([row["sweep"].replace("_", " ") + every, str(row["shapes"]), *(number(row[key]) for key in keys)])
     return Table(["sweep", "shapes", "@1", "@3", "@8", "random @1", "random @8"], rows, names)
 
 
@@ -239,10 +240,10 @@ def operators_roughness() -> Table:
 
 def operators_weak() -> Table:
     """Operators that are hard on a GPU that was never seen."""
-    known = GPUS | OTHER_GPUS
-    rows = []
+    known, rows = GPUS | OTHER_GPUS, []
     for name in ("operators_moe_kernel", "operators_memory"):
-        rows += [[OPERATORS[row["operator"]], known.get(row["gpu"], row["gpu"]), f"{row['mean']:.1f} %", cover(row)] for row in rows_of(name)]
+        for row in rows_of(name):
+            rows.append([OPERATORS[row["operator"]], str(known.get(row["gpu"], row["gpu"])), f"{row['mean']:.1f} %", cover(row)])
     return Table(["operator, GPU left out", "GPU", "error mean", "covered"], rows, ["operators_moe_kernel", "operators_memory"])
 
 
@@ -260,21 +261,24 @@ def cover(row: Row) -> str:
 def stacks() -> Table:
     """How far two stacks are apart on the same operators."""
     rows = []
-    for what in OPERATORS:
+    for what, words in OPERATORS.items():
         mine = [row for row in rows_of("stacks") if row["operator"] == what]
         if mine:
             apart = [[row["apart_percent"] for row in mine if row["gpu"] == gpu] for gpu in GPUS]
-            rows.append([OPERATORS[what], *(f"{min(a):.0f} to {max(a):.0f} %" if len(a) > 1 else f"{a[0]:.0f} %" if a else EMPTY for a in apart)])
+            rows.append([words, *(spread(values) if values else EMPTY for values in apart)])
     return Table(["two stacks differ by", *GPUS.values()], rows, ["stacks"])
 
 
 def speed() -> Table:
-    """What a question costs."""
-    rows = [
-        [row["question"], f"{row['ms']:.2f} ms", f"{row['table_rows_per_s']:,.0f}" if row["table_rows_per_s"] else EMPTY]
-        for row in rows_of("speed")
-    ]
-    return Table(["question", "one", "rows of a table a second"], rows, ["speed"])
+    """What a question costs, with and without the stack's name."""
+    named, rows = {row["question"]: row for row in rows_of("speed_stack")}, []
+    for row in rows_of("speed"):
+        pair = [named.get(row["question"], {}), row]
+        cells = [f"{one['ms']:.2f} ms" if one else EMPTY for one in pair]
+        cells += [f"{one['table_rows_per_s']:,.0f}" if one.get("table_rows_per_s") else EMPTY for one in pair]
+        rows.append([row["question"], *cells])
+    head = ["question", "one, stack named", "not named", "rows of a table a second, stack named", "not named"]
+    return Table(head, rows, ["speed_stack", "speed"])
 
 
 def calibration_run() -> Table:
@@ -359,7 +363,11 @@ def serving() -> Table:
 def memory_logs() -> Table:
     """The memory ledger against start-up logs."""
     rows = [
-        [f"{row['part'].replace('kv', 'KV cache')}, {row['logs']}", str(row["count"]), *(f"{row[key]:.2f} %" for key in ("mean", "median", "worst"))]
+        [
+            f"{row['part'].replace('kv', 'KV cache')}, {row['logs']}",
+            str(row["count"]),
+            *(f"{row[key]:.2f} %" for key in ("mean", "median", "worst")),
+        ]
         for row in rows_of("memory_logs")
     ]
     return Table(["part", "logs", "mean", "median", "worst"], rows, ["memory_logs"])
@@ -372,17 +380,16 @@ def headline() -> Table:
     regrets = [
         ("Triton GEMM: first choice", spec["@1"], random["@1"]),
         ("Triton GEMM: best of the first 8", spec["@8"], random["@8"]),
-        ("any kernel, from machine code: first choice", any_kernel["@1"], any_kernel["random@1"]),
+        ("any kernel, by machine code: first choice", any_kernel["@1"], any_kernel["random@1"]),
     ]
     rows = [[f"{what}, regret", datasheet, number(ours), f"{number(theirs)} (random)"] for what, ours, theirs in regrets]
     for what in ("gemm", "attention_prefill", "attention_decode"):
         mean = {key: spread([row[key] for row in operators if row["operator"] == what]) for key in ("mean", "two_constants")}
         about = [f"{OPERATORS[what]} in libraries, mean error", "other GPUs (b)"]
         rows.append([*about, mean["mean"], f"{mean['two_constants']} (two constants)"])
-    parts = {part["what"]: part for part in read("calibration_report").rows["parts"]}
-    for what in ("gemm", "attention_decode"):
-        before, after = (percent(parts[what][when]) for when in ("before", "after"))
-        rows.append([f"{OPERATORS[what]}, mean error", "a two-minute run (c)", after, f"{before} (before the run)"])
+    decode = find(read("calibration_report").rows["parts"], what="attention_decode")
+    before, after = (percent(decode[when]) for when in ("before", "after"))
+    rows.append(["attention decode, mean error", "a two-minute run (c)", after, f"{before} (before it)"])
     for row in rows_of("serving")[:2]:
         figure, roofline = row["figure"].replace("tpot", "TPOT"), percent(row["roofline_median_error"], 0)
         about = [f"serving on H100, {figure}, median error", f"{row['rows']} published runs (d)"]
@@ -392,8 +399,9 @@ def headline() -> Table:
 
 
 def spread(values: Sequence[float]) -> str:
-    """'6 to 14 %'."""
-    return f"{min(values):.0f} to {max(values):.0f} %"
+    """'6 to 14 %', or '6 %' where both ends are the same."""
+    ends = [f"{end(values):.0f}" for end in (min, max)]
+    return f"{' to '.join(dict.fromkeys(ends))} %"
 
 
 EFFECTS = {
@@ -445,6 +453,34 @@ def effects(group: str) -> Table:
     return Table(["effect", "value", "source"], rows, ())
 
 
+TILES = ((128, 128, 64, 8, 3), (64, 256, 64, 8, 4), (16, 64, 128, 4, 4))  # rows, columns, depth, warps, stages
+ARCHS = {"a100_sxm4_80gb": "sm_80 (A100)", "l40s": "sm_89 (L40S)", "h100_sxm": "sm_90 (H100)"}
+
+
+def compiled() -> Table:
+    """Facts of three tiles of the pointer kernel on three architectures, as shipped."""
+    import numpy as np
+
+    from perfmodel.hw import gpu
+    from perfmodel.kernels import gemm
+    from perfmodel.kernels.configs import Configs
+    from perfmodel.kernels.facts import facts_for
+
+    columns = dict(zip(gemm.BINARY, np.array(TILES).T, strict=True)) | {
+        "group_m": np.full(len(TILES), 8),
+        "split_k": np.ones(len(TILES), dtype=int),
+    }
+    configs = Configs(columns, np.zeros(len(TILES), dtype=np.int8), gemm.VARIANTS)
+    rows = []
+    for name, arch in ARCHS.items():
+        facts = facts_for("gemm", gpu(name), "bf16", configs, dict.fromkeys(gemm.SIZES, 4096))
+        for i, (bm, bn, bk, warps, stages) in enumerate(TILES):
+            kind = "warp-group" if facts.warpgroup[i] else "mma.sync"
+            tile = f"{bm} x {bn} x {bk}, {warps} warps, {stages} stages"
+            rows.append([arch, tile, f"{facts.shared_bytes[i]:,.0f}", f"{facts.regs[i]:.0f}", f"{facts.multiplies[i]:.0f} {kind}"])
+    return Table(["architecture", "tile", "shared memory, bytes", "registers", "tensor-core instructions an iteration"], rows, ())
+
+
 def ceilings() -> Table:
     """What an H200 reaches of its datasheet, as its calibration run measured it."""
     rows = []
@@ -481,5 +517,6 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "serving": serving,
     "memory-logs": memory_logs,
     "ceilings": ceilings,
+    "compiled": compiled,
     **{f"effects-{group}": partial(effects, group) for group in EFFECTS},
 }

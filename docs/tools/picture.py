@@ -43,7 +43,7 @@ def draw(rows: pd.DataFrame) -> mpl.figure.Figure:
     """The picture."""
     sizes = np.unique(np.geomspace(1, rows["m"].max(), 120).astype(int))
     found = predicted(sizes)
-    figure, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    figure, ax = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
     for name, (colour, words) in TERMS.items():
         ax.plot(sizes, [p.terms[name] for p in found], "--", color=colour, lw=1.2, label=f"{words} alone")
     low, high = [p.low_us for p in found], [p.high_us for p in found]
@@ -52,7 +52,7 @@ def draw(rows: pd.DataFrame) -> mpl.figure.Figure:
     ax.plot(rows["m"], rows["latency_us"], "o", color="#cc79a7", ms=3.6, label="measured, never seen by the model")
     ax.set(xscale="log", yscale="log", xlabel="m, rows of activations (tokens)", ylabel="latency, us")
     ax.set_ylim(bottom=0.5)
-    ax.set_title(f"bf16 GEMM m x {N} x {K} as vLLM runs it on an {NAME} that was left out of every fit", fontsize=10)
+    ax.set_title(f"bf16 GEMM m x {N} x {K} as vLLM runs it on an {NAME} that was left out of the fit", fontsize=9)
     ax.grid(which="major", color="#dddddd", lw=0.6)
     ax.legend(fontsize=8, frameon=False, ncols=2, loc="upper left")
     return figure

@@ -19,6 +19,7 @@ CHAPTERS = {
     "Errors": ("PerfModelError", "InputError", "NoAnswerError"),
 }
 OTHER = "Everything else"
+FORMATS = ("json_", "csv_")
 
 
 def chapters() -> dict[str, list[str]]:
@@ -44,7 +45,12 @@ def python() -> str:
 
 def command_line() -> str:
     """The page of the command line, from the options that the parser itself has."""
-    lines = ["# Command line", "", "`perfmodel VERB --help` prints the same in a terminal.", ""]
+    lines = [
+        "# Command line",
+        "",
+        "`perfmodel VERB --help` prints the same in a terminal. Options marked *formats* are `--json` and `--csv`.",
+        "",
+    ]
     lines += ["| verb | what it does |", "|---|---|"]
     lines += [f"| [`perfmodel {verb}`](#{anchor(f'perfmodel {verb}')}) | {cell(what)} |" for verb, what in VERBS.items()] + [""]
     for verb in VERBS:
@@ -68,6 +74,8 @@ def command(path: str, parser: Any, level: int) -> list[str]:
         "",
     ]
     rows = [row for parameter in parser.params if (row := option(parameter))]
+    if any(parameter.name in FORMATS for parameter in parser.params):
+        rows.append("| *formats* | JSON or CSV on stdout instead of a table. | |")
     if rows:
         lines += ["| option | what it is | default |", "|---|---|---|", *rows, ""]
     for name, child in getattr(parser, "commands", {}).items():
@@ -78,7 +86,7 @@ def command(path: str, parser: Any, level: int) -> list[str]:
 
 def option(parameter: Any) -> str:
     """A row of the table of options; empty for those that every command has."""
-    if parameter.name == "help" or getattr(parameter, "hidden", False):
+    if parameter.name in ("help", *FORMATS) or getattr(parameter, "hidden", False):
         return ""
     flags = [*parameter.opts, *parameter.secondary_opts]
     if parameter.param_type_name == "argument":

@@ -49,7 +49,6 @@ COMMANDS = {
     "anykernel_prefill_all": f"perfmodel {_ANY} {_PREFILL} --steady inf",
     "anykernel_decode_all": f"perfmodel {_ANY} {_DECODE} --steady inf",
     "operators_left_out": f"perfmodel {_OPERATORS} {_LIBRARY} --operator mla_decode --operator mla_prefill",
-    "operators_table": f"perfmodel {_OPERATORS} {_LIBRARY} --mode table --sample 1500",
     "operators_stack_table": f"perfmodel {_OPERATORS} {_LIBRARY} --mode stack-table --sample 4500",
     "operators_interpolated": f"perfmodel {_OPERATORS} --operator gemm --mode interpolated --sample 4500",
     "operators_half_of_the_shapes": f"perfmodel {_OPERATORS} --operator gemm --mode stack-table --rows 20000 --sample 4500",
@@ -72,7 +71,6 @@ ON_A_GPU = {"autotune_hook": "pytest -s -m gpu tests/gpu/test_hook_gpu.py tests/
 GATES = {
     "gate_ranking": ("tests/accuracy/ranking.json", "python tests/accuracy/test_ranking_gate.py"),
     "gate_operators": ("tests/accuracy/operators.json", "python tests/accuracy/test_operators_gate.py"),
-    "gate_serving": ("tests/accuracy/serving.json", "python tests/accuracy/test_serving_gate.py"),
     "calibration_report": ("calibration/h200_sxm/report.json", "python -m perfmodel.calibrate.build_runs"),
 }
 
@@ -90,7 +88,8 @@ def read(name: str) -> Stored:
     """A stored evaluation, or a file that a gate or a fit keeps anyway."""
     if name in GATES:
         path, command = GATES[name]
-        return Stored(command, path, json.loads((ROOT / path).read_text(encoding="utf-8")))
+        found = json.loads((ROOT / path).read_text(encoding="utf-8"))
+        return Stored(command, path, found.get("figures", found))  # a gate may keep the reasons of accepted changes beside its figures
     found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return Stored(found["command"], found["origin"], found["rows"])
 

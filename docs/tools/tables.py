@@ -220,11 +220,14 @@ def operators_left_out() -> Table:
 
 
 def operators_given_rows() -> Table:
-    """Operators corrected with 200 rows, of all stacks or of the one that is asked."""
-    rows = []
-    for name, words in (("operators_table", "200 rows"), ("operators_stack_table", "200 rows of the stack")):
-        rows += [[f"{OPERATORS[what]}, {words}", *cells] for what, cells in operator_lines(name)]
-    return Table(["given rows of the GPU", *GPUS.values()], rows, ["operators_table", "operators_stack_table"])
+    """Operators corrected with 200 rows, of all stacks (the gate's figures) or of the one that is asked."""
+    gate, rows = read("gate_operators").rows, []
+    for what in ("gemm", "attention_prefill", "attention_decode", "moe"):
+        found = gate[f"{what} table"]
+        shares = {gpu: {key: 100 * found[gpu][key] for key in ("mean", "covered")} for gpu in GPUS if gpu in found}
+        rows.append([f"{OPERATORS[what]}, 200 rows", *(error_and_cover(shares.get(gpu, {})) for gpu in GPUS)])
+    rows += [[f"{OPERATORS[what]}, 200 rows of the stack", *cells] for what, cells in operator_lines("operators_stack_table")]
+    return Table(["given rows of the GPU", *GPUS.values()], rows, ["gate_operators", "operators_stack_table"])
 
 
 def operators_roughness() -> Table:

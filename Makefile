@@ -1,13 +1,15 @@
 # make quickstart   rank Triton configs on three GPUs, without having one
-# make test         everything CI checks
+# make test         everything CI checks; it builds the book, too
 # make portability  the tests as on other processors, core counts, languages and umasks
+# make docs         build the book into build/site
+# make figures      render the tables and outputs of README.md and docs/ again from what is stored
 # make models       fit the shipped models again from data/
 # All that is needed is Python 3.11 or newer; everything goes into $(VENV). Name another interpreter with PYTHON=...
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test portability models clean
+.PHONY: help quickstart test portability docs figures models clean
 
 VENV ?= .venv
 # 3.11 first: the version the tests' torch build is most often at hand for
@@ -32,21 +34,34 @@ $(VENV)/.installed-dev: pyproject.toml requirements-dev.txt | $(BIN)/python
 	$(PIP) --editable '.[dev,plot]' --requirement requirements-dev.txt
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[docs]'
+	@touch $@ $(VENV)/.installed
+
 quickstart: $(VENV)/.installed
 	@for gpu in h100_sxm l20 a100_sxm; do \
 		$(BIN)/perfmodel rank gemm --gpu $$gpu -m 4096 -n 14336 -k 4096 --dtype bf16 --top-k 8; echo; \
 	done
 
-test: $(VENV)/.installed-dev
+test: $(VENV)/.installed-dev docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	$(BIN)/mypy --strict docs/tools
 	$(BIN)/lint-imports
 	@# one worker a core: threads of BLAS on top of that would only wait for one another
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 portability: $(VENV)/.installed-dev
 	$(BIN)/python tests/portability.py
+
+# mkdocs-material prints a notice about another program's future; NO_MKDOCS_2_WARNING is its own switch for it
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+figures: $(VENV)/.installed-docs
+	$(BIN)/python docs/tools/picture.py
+	$(BIN)/python docs/tools/render.py
 
 models: $(VENV)/.installed
 	$(BIN)/python -m perfmodel.calibrate.build

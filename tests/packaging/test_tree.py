@@ -13,7 +13,7 @@ MAX_LINES = 420
 
 
 def folders() -> Iterator[Path]:
-    for top in ("perfmodel", "hwdb", "calibration", "data", "notebooks", "tests"):
+    for top in ("perfmodel", "hwdb", "calibration", "data", "docs", "notebooks", "tests"):
         for folder in (ROOT / top, *(p for p in (ROOT / top).rglob("*") if p.is_dir())):
             hidden = any(part.startswith((".", "__pycache__")) for part in folder.relative_to(ROOT).parts)
             if not hidden and folder.is_dir() and any(p.is_file() for p in folder.iterdir()):

@@ -54,7 +54,7 @@ def test_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
         assert f"perfmodel/_data/{path.relative_to(ROOT)}" in names
     assert "perfmodel/_data/calibration/physics/gemm.toml" in names and "perfmodel/py.typed" in names
     assert any(n.startswith("perfmodel/_data/data/") for n in names) and any(n.endswith("licenses/LICENSE") for n in names)
-    assert not any(n.startswith(("tests/", "notebooks/")) or "__pycache__" in n for n in names)
+    assert not any(n.startswith(("tests/", "notebooks/", "docs/")) or "__pycache__" in n for n in names)
     assert wheel.stat().st_size < 40e6
 
 

@@ -24,7 +24,7 @@ from perfmodel.calibrate.operators import (
     fit_shared,
     left_out_errors,
     mean_error,
-    read_rows,
+    read_possible,
     with_widths,
 )
 from perfmodel.errors import InputError
@@ -39,12 +39,12 @@ CALIBRATED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000")
 
 
 def load(what: str) -> Rows:
-    """The committed rows of a model."""
+    """The committed rows of a model, without those that are faster than their GPU can be."""
     import pandas as pd
 
     path = shipped("data") / "operators" / f"{MODELS[what].data}.parquet"
     try:
-        return read_rows(what, pd.read_parquet(path))
+        return read_possible(what, pd.read_parquet(path))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error}") from None
 

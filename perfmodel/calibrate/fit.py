@@ -24,7 +24,7 @@ from perfmodel.calibrate.collective import fit_collective
 from perfmodel.calibrate.kernel import fit_kernel, law
 from perfmodel.calibrate.kernel import read_rows as read_kernel_rows
 from perfmodel.calibrate.kernel import take as take_kernel
-from perfmodel.calibrate.operators import Rows, law_of, predict_log, read_rows, shape_folds
+from perfmodel.calibrate.operators import Rows, law_of, possible, predict_log, read_rows, shape_folds
 from perfmodel.calibrate.recipe import OPERATORS
 from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct
 from perfmodel.errors import InputError
@@ -155,6 +155,8 @@ def _operator(
         few = Outcome(what, len(frame), 0, failed, None, None, False, f"{len(frame)} rows: a correction needs {MIN_ROWS}")
         return lambda: (few, None)
     table = read_rows(what, frame.assign(gpu=gpu.name))
+    if not (kept := possible(what, table.columns, frame.assign(gpu=gpu.name))).all():
+        table, frame, failed = table.take(kept), frame[kept], failed + int((~kept).sum())
     prior = operator_model(gpu, what, None)
     folds = [(train, held) for train, held in shape_folds(table, FOLDS) if held.any() and train.sum() >= MIN_ROWS]
     judged = [(held, submit(_held_out, gpu, table.take(train), table.take(held), prior)) for train, held in folds]

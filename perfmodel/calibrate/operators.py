@@ -121,16 +121,25 @@ class Rows:
 
 
 def read_rows(what: str, frame: pd.DataFrame) -> Rows:
-    """Those rows of a table that `what` answers for; it has a gpu column and latencies in microseconds.
+    """Those rows of a table that `what` answers for; it has a gpu column and latencies in microseconds."""
+    return _rows(what, *_own_part(what, frame))
 
-    Rows that are faster than their GPU can be (`possible`) are left out, with a warning that names them.
-    """
+
+def read_possible(what: str, frame: pd.DataFrame) -> Rows:
+    """As `read_rows`, without the rows that are faster than their GPU can be; a warning names them."""
+    columns, frame = _own_part(what, frame)
+    kept = possible(what, columns, frame)
+    return _rows(what, columns, frame) if kept.all() else _rows(what, take(columns, kept), frame.iloc[kept])
+
+
+def _own_part(what: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], pd.DataFrame]:
+    """Columns, and the frame, of the rows that `what` answers for."""
     columns = read_frame(MODELS[what].kind, frame)
     mine = next((rows for name, rows in parts(MODELS[what].kind, columns) if name == what), np.zeros(0, dtype=np.intp))
-    columns, frame = take(columns, mine), frame.iloc[mine]
-    kept = possible(what, columns, frame)
-    if not kept.all():
-        columns, frame = take(columns, kept), frame.iloc[kept]
+    return take(columns, mine), frame.iloc[mine]
+
+
+def _rows(what: str, columns: dict[str, Floats], frame: pd.DataFrame) -> Rows:
     key = np.stack([columns[name] for name in MODELS[what].shape], axis=1)
     shape = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     log_latency = np.log(frame["latency_us"].to_numpy(dtype=np.float64) / US_PER_S)
@@ -138,7 +147,8 @@ def read_rows(what: str, frame: pd.DataFrame) -> Rows:
 
 
 def possible(what: str, columns: Mapping[str, Floats], frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows of a table no physics forbids; a warning in one line says how many are faster than their GPU can be, and which."""
+    """Which rows of a table of `what` no physics forbids, `columns` of the same rows; a warning in one line says how many are faster than
+    their GPU can be, and which."""
     kept = np.ones(len(frame), dtype=bool)
     names, latency_us = frame["gpu"].to_numpy(dtype=str), frame["latency_us"].to_numpy(dtype=np.float64)
     for name in np.unique(names):

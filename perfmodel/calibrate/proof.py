@@ -22,7 +22,7 @@ from perfmodel._resources import shipped
 from perfmodel.calibrate.build_operators import load
 from perfmodel.calibrate.crossfit import predictor
 from perfmodel.calibrate.kernel import fit_kernel
-from perfmodel.calibrate.operators import Rows, read_rows
+from perfmodel.calibrate.operators import Rows, read_possible
 from perfmodel.calibrate.recipe import KIND, OPERATORS
 from perfmodel.calibrate.report import REGIMES
 from perfmodel.errors import InputError
@@ -113,7 +113,7 @@ def of_part(run: pd.DataFrame, what: str, gpu: str) -> Rows:
     own = run[(run["what"] == KIND[what]) & (run["status"] == "ok")].dropna(axis=1, how="all")
     if "phase" in own:
         own = own[own["phase"] == what.removeprefix("attention_")]
-    return read_rows(what, own.assign(gpu=gpu))
+    return read_possible(what, own.assign(gpu=gpu))
 
 
 def _scores(name: str, what: str, rows: Rows) -> list[dict[str, object]]:

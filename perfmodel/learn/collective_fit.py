@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.analytic.bound import beats
 from perfmodel.analytic.constants import Constant, constant_values, physics
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
@@ -56,6 +57,10 @@ class Rows:
     def terms(self, constants: Mapping[str, float]) -> CollectiveTerms:
         """The law's answer for every row."""
         return model(self.gpu, self.columns, self.stack, constants)
+
+    def faster_than_physics(self) -> Bools:
+        """Which rows take less than their links need at the datasheet's rate, by more than a margin for clocks."""
+        return beats(np.exp(self.log_latency), self.terms({}).least_s)
 
     def errors(self, constants: Mapping[str, float]) -> Floats:
         """log(measured / predicted)."""

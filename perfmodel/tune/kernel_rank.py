@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfmodel.analytic.bound import within
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
@@ -37,7 +38,8 @@ _MOST_PROGRAMS = 2**31 - 1  # along x (CUDA programming guide, technical specifi
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One legal config: its estimate by the law, and the latency it is ranked by (measured where the store has it), microseconds."""
+    """One legal config: its estimate by the law, and the latency it is ranked by (measured where the store has it), microseconds;
+    least_us: what no program of this work beats."""
 
     config: Mapping[str, Any]
     position: int
@@ -47,6 +49,7 @@ class Ranked:
     tier: str
     estimate: law.Estimate
     binary: Binary
+    least_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,8 @@ def rank_kernel(
             raise InputError(f"{function.__name__}: {work}")
         notes += work.notes
         found = law.estimate(spec, work, one.binary, constants, call.sizes)
-        ranked.append(_ranked(config, position, found, one.binary, constants["interval_log"]))
+        least_us = law.least_s(spec, work, call.sizes) * US_PER_S
+        ranked.append(_ranked(config, position, found, one.binary, constants["interval_log"], least_us))
     ranked = _with_timings(ranked, timed)
     if not ranked:
         raise NoAnswerError(f"no config of {function.__name__} can run on {spec.name}: {pruned[0][1]}")
@@ -153,9 +157,10 @@ def rank_kernel(
     return KernelRanking(str(function.__name__), spec, tuple(ranked), tuple(pruned), tuple(dict.fromkeys(notes)), limit)
 
 
-def _ranked(config: Mapping[str, Any], position: int, found: law.Estimate, binary: Binary, width: float) -> Ranked:
+def _ranked(config: Mapping[str, Any], position: int, found: law.Estimate, binary: Binary, width: float, least_us: float) -> Ranked:
     predicted = found.latency_s * US_PER_S
-    return Ranked(config, position, predicted, predicted * math.exp(-width), predicted * math.exp(width), "spec", found, binary)
+    latency, low, high = within(predicted, predicted * math.exp(-width), predicted * math.exp(width), least_us)
+    return Ranked(config, position, float(latency), float(low), float(high), "spec", found, binary, least_us)
 
 
 def _with_timings(ranked: list[Ranked], timed: Mapping[str, float]) -> list[Ranked]:
@@ -170,8 +175,8 @@ def _with_timings(ranked: list[Ranked], timed: Mapping[str, float]) -> list[Rank
             us = known[r.position]
             moved.append(dataclasses.replace(r, latency_us=us, low_us=us, high_us=us, tier="measured"))
         else:
-            us = r.latency_us * shift
-            moved.append(dataclasses.replace(r, latency_us=us, low_us=r.low_us * shift, high_us=r.high_us * shift, tier="calibrated"))
+            us, low, high = (float(v) for v in within(r.latency_us * shift, r.low_us * shift, r.high_us * shift, r.least_us))
+            moved.append(dataclasses.replace(r, latency_us=us, low_us=low, high_us=high, tier="calibrated"))
     return moved
 
 

@@ -64,6 +64,36 @@ def latency(name="h100_sxm", programs=1056, k=4096, binary=BINARY, **changes):
     return law.estimate(spec, work, binary, law.constants()).latency_s
 
 
+# a card whose arithmetic can be done by hand: 1e15 flop/s at boost, a tenth more at the highest clock, 1e12 B/s, 1e6 bytes of L2
+CARD = dataclasses.replace(
+    gpu("h100_sxm"), boost_clock_hz=1e9, max_clock_hz=1.1e9, dram_bytes_per_s=1e12, l2_bytes=10**6,
+    tensor_flops={"bf16": 1e15, "fp16": 1e15, "fp8": 2e15, "int8": 2e15},
+)  # fmt: skip
+
+
+def test_the_bound_of_a_kernel_is_of_the_products_and_bytes_in_its_code():
+    # 64 passes of 2 x 64^3 flops in each program
+    work = analyse(ir.parse(DOT), {"k": 4096, "n": 64}, (10_560, 1, 1))
+    assert law.least_s(CARD, work) == pytest.approx(10_560 * 64 * 2 * 64**3 / 1.1e15, rel=1e-9)
+    # one pass: its tile of 8,192 bytes a program outlasts the product
+    work = analyse(ir.parse(DOT), {"k": 64, "n": 64}, (10_560, 1, 1))
+    assert law.least_s(CARD, work) == pytest.approx((10_560 * 64 * 64 * 2 - 1e6) / 1e12, rel=1e-9)
+    # no more bytes than the tensor holds: the products are the longer
+    assert law.least_s(CARD, work, {"a": 2e6}) == pytest.approx(10_560 * 2 * 64**3 / 1.1e15, rel=1e-9)
+
+
+def test_a_kernel_whose_work_is_a_guess_has_no_bound():
+    work = analyse(ir.parse(DOT), {"k": 4096, "n": 64}, (10_560, 1, 1))
+    assert law.least_s(CARD, dataclasses.replace(work, notes=("a branch depends on data: each side is counted half",))) == 0.0
+
+
+def test_an_estimate_never_beats_the_bound_of_its_own_work():
+    for programs, k in ((1, 64), (132, 4096), (10_560, 64), (10_560, 8192)):
+        work = analyse(ir.parse(DOT), {"k": k, "n": 64}, (programs, 1, 1))
+        for name in ("a100_sxm4_80gb", "h100_sxm", "l20", "b200_sxm"):
+            assert law.estimate(gpu(name), work, BINARY, law.constants()).latency_s > law.least_s(gpu(name), work) > -1.0
+
+
 def test_counts_of_a_listing_by_hand():
     binary = machine_code.read(
         "module { tt.func public @f() { tt.return } }", LISTING, shared_bytes=1, regs=2, stack_bytes=3, num_warps=4, num_stages=5

@@ -114,6 +114,16 @@ def test_too_few_rows_and_failures_are_said() -> None:
         fit_run(H200, [])
 
 
+def test_a_run_leaves_out_what_no_gpu_does_and_counts_it_as_failed() -> None:
+    rows = products(1.3, noise=0.02)
+    rows[7] = {**rows[7], "m": 8192, "n": 8192, "k": 8192, "latency_us": 100.0}  # 1.1e12 flops at 989e12 flop/s take 1,111 us
+    with pytest.warns(UserWarning, match="1 of 57 gemm rows are faster than h200_sxm can be and are left out: rows 7$"):
+        calibration, (outcome,) = fit_run(H200, rows)
+    assert (outcome.rows, outcome.failed, outcome.adopted) == (56, 1, True)
+    assert outcome.points is not None and len(outcome.points) == 56 and outcome.points["measured_us"].min() > 0
+    assert "gemm" in calibration.models
+
+
 def test_parts_fitted_side_by_side_give_the_same_but_for_the_draws_of_trees() -> None:
     memory = [r for r in read(shipped("data") / "runs" / "h200_sxm.parquet") if r["what"] == "memory"][:40]
     one, two = (fit_run(H200, products(1.3, noise=0.02) + memory, workers=w) for w in (1, 2))

@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic import tile as law
+from perfmodel.analytic.bound import least_seconds
 from perfmodel.analytic.constants import constant_values
 from perfmodel.analytic.occupancy import LIMITERS, blocks_per_sm
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.anykernel.facts import Binary, Code, LoopPlan
 from perfmodel.kernels.anykernel.work import Access, Segment, Work
+from perfmodel.ops.work import Work as Compulsory
 
 Floats = npt.NDArray[np.float64]
 PARTITIONS = 4.0  # warp schedulers of an SM (CUDA programming guide, "Hardware Multithreading")
@@ -73,6 +75,23 @@ def reasons(gpu: GpuSpec, binary: Binary) -> str | None:
     if (binary.regs + 7) // 8 * 8 * threads > gpu.regs_per_sm:
         return "needs more registers than an SM has: the launch fails"
     return None
+
+
+def least_s(gpu: GpuSpec, work: Work, sizes: Mapping[str, float] | None = None) -> float:
+    """Seconds below which no GPU like `gpu` runs this launch: its products at the fastest rate that any of them may have, its distinct
+    bytes (analytic/bound.py); 0 where something of the work is a guess, which its notes say."""
+    if work.notes:
+        return 0.0
+    loaded, stored = work.unique_bytes(sizes or {})
+    flops = work.programs * sum(float(np.mean(s.steps)) * sum(d.flops for d in s.dots) for s in work.segments)
+    rates = [_fastest_rate(gpu, d.operand_bytes) for s in work.segments for d in s.dots]
+    return float(least_seconds(gpu, Compulsory(flops, loaded, stored), max(rates, default=gpu.fp32_flops)))
+
+
+def _fastest_rate(gpu: GpuSpec, operand_bytes: float) -> float:
+    """The fastest rate of products of elements that wide: of 16 bits, or narrower ones where the operands are."""
+    names = ("fp16", "bf16") if operand_bytes >= 2 else tuple(gpu.tensor_flops)
+    return max(gpu.fp32_flops, *(gpu.tensor_flops.get(name, 0.0) for name in names))
 
 
 def estimate(gpu: GpuSpec, work: Work, binary: Binary, c: Mapping[str, float], sizes: Mapping[str, float] | None = None) -> Estimate:

@@ -79,3 +79,16 @@ def _tensor_rates(fp32_flops: float, tensor_flops: tuple[tuple[str, float], ...]
     """Rate by dtype code, NaN where there is none."""
     rates = dict(tensor_flops)
     return np.array([fp32_flops if d.rate == "fp32" else rates.get(d.rate, np.nan) for d in _SPECS])
+
+
+def fastest_rates(gpu: GpuSpec) -> npt.NDArray[np.float64]:
+    """Flop/s by dtype code that a program may reach at most: bf16 or fp16, tf32 for fp32; 0 where the GPU has no such tensor cores."""
+    return _fastest_rates(gpu.fp32_flops, tuple(gpu.tensor_flops.items()))
+
+
+@functools.lru_cache(maxsize=64)
+def _fastest_rates(fp32_flops: float, tensor_flops: tuple[tuple[str, float], ...]) -> npt.NDArray[np.float64]:
+    rates = dict(tensor_flops)
+    half = max(rates.get("bf16", 0.0), rates.get("fp16", 0.0))
+    known = {**rates, "bf16": half, "fp16": half, "fp32": max(fp32_flops, rates.get("tf32", 0.0))}
+    return np.array([known.get(d.rate, 0.0) for d in _SPECS])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
@@ -60,12 +60,33 @@ class Attention:
 
     def work(self) -> Work:
         """Compulsory work of this call."""
-        pairs = visited_pairs(self.q_len, self.kv_len, self.window, self.causal)
-        q_bytes, kv_bytes = parse_dtype(self.dtype).a_bytes, parse_dtype(self.kv_dtype or self.dtype).a_bytes
-        rows = self.batch * self.q_len * self.q_heads * self.head_dim
-        keys = self.kv_len if not self.window else min(self.kv_len, self.window + self.q_len - 1)
-        kv = 2.0 * self.batch * keys * self.kv_heads * self.head_dim
-        return Work(4.0 * self.batch * self.q_heads * self.head_dim * float(pairs), rows * q_bytes + kv * kv_bytes, rows * 2.0)
+        widths = parse_dtype(self.dtype).a_bytes, parse_dtype(self.kv_dtype or self.dtype).a_bytes
+        heads = self.q_heads, self.kv_heads, self.head_dim
+        return attention_work(self.batch, self.q_len, self.kv_len, *heads, *widths, self.window, self.causal)
+
+
+def attention_work(
+    batch: Any,
+    q_len: Any,
+    kv_len: Any,
+    q_heads: Any,
+    kv_heads: Any,
+    head_dim: Any,
+    q_bytes: Any,
+    kv_bytes: Any,
+    window: Any = 0,
+    causal: Any = True,
+) -> Work:
+    """Work of attention, broadcast over arrays: 4 d flops a visited pair of each query head; queries, the keys and values that any query
+    sees, and outputs of 16 bits, each moved once.
+
+    Source: FlashAttention-2 (Dao, arXiv 2307.08691), section 2.
+    """
+    pairs = visited_pairs(q_len, kv_len, window, causal)
+    rows = 1.0 * batch * q_len * q_heads * head_dim
+    keys = np.where(np.asarray(window) > 0, np.minimum(kv_len, np.asarray(window) + q_len - 1.0), kv_len)
+    kv = 2.0 * batch * keys * kv_heads * head_dim
+    return Work(4.0 * batch * q_heads * head_dim * pairs, rows * q_bytes + kv * kv_bytes, rows * 2.0)
 
 
 def visited_pairs(q_len: npt.ArrayLike, kv_len: npt.ArrayLike, window: npt.ArrayLike = 0, causal: npt.ArrayLike = True) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,15 +37,17 @@ class Gemm:
 
     def work(self) -> Work:
         """Compulsory work of this GEMM."""
-        return gemm_work(self.m, self.n, self.k, self.dtype, self.batch)
+        d = parse_dtype(self.dtype)
+        return gemm_work(self.m, self.n, self.k, d.a_bytes, d.b_bytes, d.out_bytes, self.batch)
 
 
-def gemm_work(m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, dtype: str, batch: npt.ArrayLike = 1) -> Work:
-    """Work of C[m,n] = A[m,k] B[k,n], broadcast over arrays.
+def gemm_work(
+    m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, a_bytes: Any, b_bytes: Any, out_bytes: Any, batch: npt.ArrayLike = 1
+) -> Work:
+    """Work of C[m,n] = A[m,k] B[k,n], broadcast over arrays; `a_bytes`, `b_bytes`, `out_bytes`: bytes of an element.
 
     flops = 2 m n k; bytes = m k a_bytes + n k b_bytes read, m n out_bytes written.
     Source: NVIDIA, Matrix Multiplication Background User's Guide, section 2.
     """
-    d = parse_dtype(dtype)
     mm, nn, kk, bb = (np.asarray(x, dtype=np.float64) for x in (m, n, k, batch))
-    return Work(2 * bb * mm * nn * kk, bb * (mm * kk * d.a_bytes + nn * kk * d.b_bytes), bb * mm * nn * d.out_bytes)
+    return Work(2 * bb * mm * nn * kk, bb * (mm * kk * a_bytes + nn * kk * b_bytes), bb * mm * nn * out_bytes)

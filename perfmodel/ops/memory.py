@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import unknown_name
@@ -59,6 +59,10 @@ class MemoryBound:
 
     def work(self) -> Work:
         """Compulsory work from TRAFFIC."""
-        read, written, flops = TRAFFIC[self.kind]
-        elements, each = float(self.tokens) * self.hidden, parse_dtype(self.dtype).a_bytes
-        return Work(flops * elements, read * elements * each, written * elements * each)
+        return memory_work(*TRAFFIC[self.kind], self.tokens, self.hidden, parse_dtype(self.dtype).a_bytes)
+
+
+def memory_work(read: Any, written: Any, flops: Any, tokens: Any, hidden: Any, element_bytes: Any) -> Work:
+    """Work of a memory-bound operator over tokens x hidden elements, broadcast over arrays; `read`, `written`, `flops`: of an element."""
+    elements = 1.0 * tokens * hidden
+    return Work(flops * elements, read * elements * element_bytes, written * elements * element_bytes)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError
@@ -46,9 +48,18 @@ class MLA:
 
     def work(self) -> Work:
         """Compulsory work: 2 H (576 + 512) flops a pair over the latent cache in decode, 2 H (192 + 128) in prefill."""
-        pairs = float(visited_pairs(self.q_len, self.kv_len))
         kv_bytes = parse_dtype(self.kv_dtype or self.dtype).a_bytes
-        wide, narrow = (LATENT + ROPE, LATENT) if self.phase == "decode" else (NOPE + ROPE, NOPE)
-        cache = self.batch * self.kv_len * (LATENT + ROPE) * kv_bytes
-        rows = self.batch * self.q_len * self.num_heads
-        return Work(2.0 * self.batch * self.num_heads * pairs * (wide + narrow), cache + rows * wide * 2.0, rows * narrow * 2.0)
+        return mla_work(self.batch, self.q_len, self.kv_len, self.num_heads, kv_bytes, self.phase == "decode")
+
+
+def mla_work(batch: Any, q_len: Any, kv_len: Any, num_heads: Any, kv_bytes: Any, decode: Any) -> Work:
+    """Work of latent attention, broadcast over arrays: 2 H (576 + 512) flops a pair over the latent cache in decode, 2 H (192 + 128) in
+    prefill; the latent cache read once, queries and outputs of 16 bits.
+
+    Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
+    """
+    decode = np.asarray(decode, dtype=bool)
+    wide, narrow = np.where(decode, LATENT + ROPE, NOPE + ROPE), np.where(decode, LATENT, NOPE)
+    cache = 1.0 * batch * kv_len * (LATENT + ROPE) * kv_bytes
+    rows = 1.0 * batch * q_len * num_heads
+    return Work(2.0 * batch * num_heads * visited_pairs(q_len, kv_len) * (wide + narrow), cache + rows * wide * 2.0, rows * narrow * 2.0)

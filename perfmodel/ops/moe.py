@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from perfmodel.errors import InputError
 from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Floats, Work
 
+BALANCED = "balanced"
 _POWER_LAW = re.compile(r"power_law(?:_(\d+(?:\.\d+)?))?")
 
 
@@ -56,13 +57,35 @@ class MoE:
     def work(self) -> Work:
         """Compulsory work of one GPU: its share of the routed rows and the experts they touch."""
         d = parse_dtype(self.dtype)
-        local, inter = self.num_experts // self.ep, self.inter // self.tp
-        rows = self.tokens * self.top_k / self.ep
-        touched = float(touched_experts(self.tokens, self.top_k, self.num_experts)) / self.ep
-        weights = min(touched, local) * 3.0 * self.hidden * inter * d.b_bytes
-        return Work(
-            6.0 * rows * self.hidden * inter, weights + self.tokens * self.hidden * d.a_bytes, self.tokens * self.hidden * d.out_bytes
+        everywhere = self.distribution == BALANCED
+        touched = (
+            min(self.tokens * self.top_k, self.num_experts) if everywhere else touched_experts(self.tokens, self.top_k, self.num_experts)
         )
+        sizes = self.tokens, self.hidden, self.inter / self.tp, self.top_k, self.ep
+        return moe_work(*sizes, touched, d.a_bytes, d.b_bytes, d.out_bytes)
+
+
+def moe_work(
+    tokens: Any,
+    hidden: Any,
+    inter: Any,
+    top_k: Any,
+    ep: Any,
+    touched: Any,
+    a_bytes: Any,
+    b_bytes: Any,
+    out_bytes: Any,
+    matrices: Any = 3.0,
+    reads: Any = 1.0,
+) -> Work:
+    """Work of one GPU of ep, broadcast over arrays: its share of the routed rows and of the `touched` experts of the layer.
+
+    flops = 2 matrices hidden inter a routed row; weights of the touched experts once; activations in and out once a token (`reads`: of
+    the layer's input; 0 where a grouped GEMM alone reads something else). matrices: hidden x inter in an expert, 3 with a gate.
+    """
+    weights = touched / ep * matrices * hidden * inter * b_bytes
+    elements = 1.0 * tokens * hidden
+    return Work(2.0 * matrices * tokens * top_k / ep * hidden * inter, weights + reads * elements * a_bytes, elements * out_bytes)
 
 
 def skew(distribution: str) -> float:

@@ -40,11 +40,12 @@ from perfmodel.learn.operators import (
     universal_model,
     width_table,
 )
-from perfmodel.learn.plausible import check_microseconds, latencies_us
+from perfmodel.learn.plausible import check_microseconds, check_repeats, latencies_us, usable
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, settled, visible
 from perfmodel.library.columns import NEEDED, find, read_frame
-from perfmodel.library.registry import KINDS, parts
+from perfmodel.library.registry import KINDS, MODELS, parts
+from perfmodel.library.work import faster_than_physics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,12 +84,16 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     missing = [name for name in (*NEEDED[kind], "latency_us") if find(frame, name) is None]
     if missing:
         raise InputError(f"the {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    latencies_us(kind, frame)
+    latency = latencies_us(kind, frame)
+    columns = read_frame(kind, frame)
+    if len(frame):
+        check_repeats(kind, list(frame.index), np.stack(list(columns.values()), axis=1), np.log(latency))
     keys = [name for name in frame.columns if name != "latency_us"]
     unique = frame.drop_duplicates(subset=keys)
     if len(unique) == len(frame):
-        return frame.reset_index(drop=True)
-    return frame.groupby(keys, dropna=False, observed=True, sort=False)["latency_us"].median().reset_index()
+        return frame
+    median = frame.groupby(keys, dropna=False, observed=True, sort=False)["latency_us"].transform("median")
+    return frame.assign(latency_us=median).loc[unique.index] if frame.index.is_unique else frame.assign(latency_us=median).drop_duplicates(keys)
 
 
 def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Calibration | None = "auto") -> dict[str, FittedModel]:
@@ -106,6 +111,8 @@ def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Cali
     few: list[str] = []
     for what, piece in parts(kind, read_frame(kind, frame)):
         part = frame.iloc[piece]
+        if not len(part):
+            continue
         if len(part) < MIN_ROWS:
             few.append(f"{len(part)} usable rows for {what}")
             continue
@@ -119,6 +126,13 @@ def _fit_part(what: str, gpu: GpuSpec, frame: pd.DataFrame, prior: str | Calibra
     """The corrected model of one part, or what answers today where that is better."""
     rows = read_rows(what, frame.assign(gpu=gpu.name))
     current = operator_model(gpu, what, prior)
+    law = np.log(operator_terms(gpu, what, rows.columns, current.constants).latency_s)
+    model = predict_log(scope.unscoped(current), rows)
+    fast = faster_than_physics(gpu, MODELS[what].kind, rows.columns, frame["latency_us"].to_numpy(dtype=np.float64))
+    good = usable(what, list(frame.index), rows.log_latency, model, law, fast)
+    rows, frame = rows.take(good), frame[good]
+    if len(rows) < MIN_ROWS:
+        raise InputError(f"the {what} table has {len(rows)} usable rows: a correction needs {MIN_ROWS}")
     shipped = shipped_model(gpu.name, what) if prior == "auto" else None
     priors = [scope.unscoped(current)]
     if prior == "auto" and scope.scope_of(current.card) is None and (everything := universal_model(what)) is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from perfmodel.learn import scope
 from perfmodel.learn.calibration import KEPT_KEY, Calibration
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 LEAST_GAIN = 0.02  # share of its error by which a correction must beat what answers today
-SURE = 2.0  # and by how many standard errors of that gain, over shapes
+SURE = 0.98  # and how sure that gain must be, by Student's t over shapes
 MIN_SHAPES = 4  # with fewer nothing can be held out
 FOLDS = 4
 NESTED_ROWS = 3000  # with more the choice among corrections no longer flatters
 FEW_FOLDS_ROWS = 600  # from here on one fold in four says enough
+NARROWING_ROWS = 100  # rows that count half where an interval becomes narrower: of 16 rows alone it covered 74 %, not 80
 WELL_FOUNDED = 0.7  # share of the rows that an 80 % interval must cover to be the widest that is given
 
 
@@ -92,7 +94,7 @@ def verdict(what: str, shape: npt.NDArray[np.int64], now: Today, judged: Index, 
     figures = f"on held-out shapes {100 * after:.1f} % with these rows, {100 * before:.1f} % with the {now.name} calibration"
     if after > (1.0 - LEAST_GAIN) * before:
         kept, reason = now.name, f"{figures}: it stays"
-    elif before - after < SURE * deviation:
+    elif before - after < float(stdtrit(shapes - 1, SURE)) * deviation:
         kept, reason = now.name, f"{figures}, which {len(judged)} rows of {shapes} shapes do not make sure: it stays"
     else:
         kept, reason = "corrected", f"{figures}: corrected"
@@ -136,6 +138,7 @@ def kept_model(decision: Verdict, now: Today, corrected: FittedModel, shipped: F
     holds = scope.Scope(
         tuple(sorted({*pairs, *(earlier.holds_for if earlier else ())})),
         tuple(sorted({*capped, *(pair for pair in (earlier.no_wider_for if earlier else ()) if pair not in pairs)})),
+        decision.rows / (decision.rows + NARROWING_ROWS),
     )
     facts: dict[str, Any] = {**corrected.card, **holds.card(), KEPT_KEY: decision.card()}
     if known_stacks is not None and all(pair[0] for pair in holds.holds_for):

@@ -31,7 +31,7 @@ AGREEMENT = 0.3  # least rank correlation of latencies with what the law says of
 VARIED = 0.5  # where the law's log latencies have at least this standard deviation
 AGREEING_ROWS = 16
 EQUAL = 0.9  # share of the rows that may have one and the same latency, where the law's vary
-APART = np.log(3.0)  # repeats of one question that far apart were not measured alike
+APART = np.log(2.0)  # repeats of one question that far from their median were not measured alike
 APART_SHARE = 0.5  # share of the rows that may be such repeats
 SHOWN = 5  # row numbers that a line shows
 _UNITS = {-2: "seconds", -1: "milliseconds", 1: "nanoseconds"}
@@ -148,16 +148,17 @@ def _ranks(values: Floats) -> Floats:
 
 
 def check_repeats(table: str, labels: Sequence[object], key: Floats, log_measured: Floats) -> None:
-    """Repeats of one question (equal rows of `key`) with latencies far apart: said in a line, refused where most rows are such."""
-    group = np.unique(np.nan_to_num(key, nan=-1.0), axis=0, return_inverse=True)[1].reshape(-1)
-    high, low = np.full(group.max(initial=0) + 1, -np.inf), np.full(group.max(initial=0) + 1, np.inf)
-    np.maximum.at(high, group, log_measured)
-    np.minimum.at(low, group, log_measured)
-    far = (high - low)[group] > APART
-    if not far.any():
+    """Repeats of one question (equal rows of `key`) far from their median: said in a line, refused where most rows are such."""
+    order = np.lexsort((log_measured, *key.T))
+    ordered, values = np.nan_to_num(key[order], nan=-1.0), log_measured[order]
+    start = np.flatnonzero(np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)]))
+    count = np.diff(np.append(start, len(values)))
+    median = 0.5 * (values[start + (count - 1) // 2] + values[start + count // 2])
+    off = np.zeros(len(values), dtype=bool)
+    off[order] = np.abs(values - np.repeat(median, count)) > APART
+    if not off.any():
         return
-    most = float(np.exp((high - low).max()))
-    said = f"{numbered(labels, np.flatnonzero(far))} repeat questions with latencies up to {most:.3g} times apart"
-    if len(key) >= AGREEING_ROWS and far.mean() > APART_SHARE:
+    said = f"{numbered(labels, np.flatnonzero(off))} repeat questions with latencies over {np.exp(APART):.2g} times off their median"
+    if len(key) >= AGREEING_ROWS and off.mean() > APART_SHARE:
         raise InputError(f"the {table} table: {said}: is a column missing that tells them apart (dtype, stack, kernel ...)?")
-    warnings.warn(f"the {table} table: {said}: their median is taken", InputWarning, stacklevel=4)
+    warnings.warn(f"the {table} table: {said}: the median is taken", InputWarning, stacklevel=4)

@@ -20,20 +20,29 @@ from perfmodel.learn.model import FittedModel, shipped_model
 
 CARD_KEY = "holds_for"
 CAPPED_KEY = "no_wider_for"
+NARROWING_KEY = "narrowing"
 STACK_CODES = 64
 Pairs = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """(stack, dtype, kv_dtype) codes that a correction answers for, and those of them where the shipped interval is the widest."""
+    """(stack, dtype, kv_dtype) codes that a correction answers for, and those of them where the shipped interval is the widest.
+
+    narrowing: from 0 to 1, how far (in logs) a narrower interval of the correction is believed there.
+    """
 
     holds_for: Pairs
     no_wider_for: Pairs
+    narrowing: float = 1.0
 
     def card(self) -> dict[str, Any]:
         """Card entries."""
-        return {CARD_KEY: [list(pair) for pair in self.holds_for], CAPPED_KEY: [list(pair) for pair in self.no_wider_for]}
+        return {
+            CARD_KEY: [list(pair) for pair in self.holds_for],
+            CAPPED_KEY: [list(pair) for pair in self.no_wider_for],
+            NARROWING_KEY: self.narrowing,
+        }
 
 
 def pairs_of(columns: Mapping[str, Any]) -> Pairs:
@@ -46,7 +55,7 @@ def scope_of(card: Mapping[str, Any]) -> Scope | None:
     """The scope of a model; None for one that answers everything."""
     if CARD_KEY not in card:
         return None
-    return Scope(_pairs(card[CARD_KEY]), _pairs(card.get(CAPPED_KEY, ())))
+    return Scope(_pairs(card[CARD_KEY]), _pairs(card.get(CAPPED_KEY, ())), float(card.get(NARROWING_KEY, 1.0)))
 
 
 def _pairs(value: Iterable[Sequence[int]]) -> Pairs:
@@ -79,7 +88,7 @@ def outside_model(gpu: GpuSpec, what: str, model: FittedModel) -> FittedModel:
 
 def unscoped(model: FittedModel) -> FittedModel:
     """The same correction, for everything."""
-    return replace(model, card={name: value for name, value in model.card.items() if name not in (CARD_KEY, CAPPED_KEY)})
+    return replace(model, card={name: value for name, value in model.card.items() if name not in (CARD_KEY, CAPPED_KEY, NARROWING_KEY)})
 
 
 Ask = Callable[[Mapping[str, Any], FittedModel], Any]
@@ -101,16 +110,17 @@ def scoped(gpu: GpuSpec, what: str, columns: Mapping[str, Any], model: FittedMod
 
 
 def _capped(columns: Mapping[str, Any], scope: Scope, own: Any, other: Any) -> Any:
-    """`own` with intervals no wider, in logs, than those of `other` where the scope says so."""
+    """`own` with intervals no wider, in logs, than those of `other` where the scope says so, and only so much narrower."""
     if not scope.no_wider_for:
         return own
     cap = inside(scope.no_wider_for, columns)
-    high, low = own.high_us / own.latency_us, own.low_us / own.latency_us
-    high = np.where(cap, np.minimum(high, other.high_us / other.latency_us), high)
-    low = np.where(cap, np.maximum(low, other.low_us / other.latency_us), low)
-    if not isinstance(own.latency_us, np.ndarray):
-        high, low = np.float64(high), np.float64(low)
-    return replace(own, high_us=own.latency_us * high, low_us=own.latency_us * low)
+
+    def end(name: str) -> Any:
+        mine, theirs = (np.abs(np.log(getattr(one, name) / one.latency_us)) for one in (own, other))
+        width = np.where(cap, np.minimum(theirs + scope.narrowing * (mine - theirs), theirs), mine)
+        return width if isinstance(own.latency_us, np.ndarray) else np.float64(width)
+
+    return replace(own, high_us=own.latency_us * np.exp(end("high_us")), low_us=own.latency_us * np.exp(-end("low_us")))
 
 
 def _merged(length: int, pieces: Sequence[tuple[npt.NDArray[np.intp], Any]], model: FittedModel) -> Any:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from perfmodel.calibrate import keep
 from perfmodel.calibrate.accept import rows_of_gpu
 from perfmodel.calibrate.collective import fit_collective
 from perfmodel.calibrate.kernel import fit_kernel
@@ -14,7 +15,7 @@ from perfmodel.errors import InputError
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import Calibration
-from perfmodel.learn.model import FittedModel
+from perfmodel.learn.model import FittedModel, find_model, shipped_model
 from perfmodel.learn.stored import remove, stored
 from perfmodel.library.columns import find
 from perfmodel.ops.check import table
@@ -40,15 +41,18 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame], *, s
     if not isinstance(tables, Mapping) or not tables:
         raise InputError('no table given: expected {"kernel:gemm": frame, ...}')
     models: dict[str, FittedModel] = {}
-    for kind, frame in tables.items():
+    for kind, given in tables.items():
         if not isinstance(kind, str):
             raise InputError(f"the name of a table is {kind!r}: expected kernel:gemm, gemm, collective ...")
-        table(frame, kind)
-        frame = rows_of_gpu(kind, spec, frame, skip_others=skip_other_gpus)
+        table(given, kind)
+        frame = rows_of_gpu(kind, spec, given, skip_others=skip_other_gpus)
         if kind.startswith("kernel:"):
-            models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)
+            what = kind.replace(":", "_")
+            fitted = fit_kernel(kind.removeprefix("kernel:"), spec, frame, today=find_model(spec.name, what))
+            models[what] = keep.better_whole(what, fitted, find_model(spec.name, what), shipped_model(spec.name, what))
         elif kind == "collective":
-            models[kind] = fit_collective(spec, frame, priors=[collective_model(spec, known).constants for known in (None, "auto")])
+            fitted = fit_collective(spec, frame, priors=[collective_model(spec, known).constants for known in (None, "auto")])
+            models[kind] = keep.better_whole(kind, fitted, find_model(spec.name, kind), shipped_model(spec.name, kind))
         else:
             models |= fit_table(kind, spec, frame)
         if "dtype" not in frame.columns and (kind.startswith("kernel:") or find(frame, "dtype") is None):

@@ -27,11 +27,11 @@ def rows_of_gpu(table: str, gpu: GpuSpec, frame: pd.DataFrame, *, skip_others: b
     if column is None or not len(frame):
         return frame
     codes, names = factorized(frame[column])
-    own = np.array([_is(gpu, name) for name in names], dtype=bool)[codes]
+    own = np.array([is_gpu(gpu, name) for name in names], dtype=bool)[codes]
     if own.all():
         return frame
     labels, others = frame.index, np.flatnonzero(~own)
-    found = ", ".join(str(name)[:30] for name in names[np.unique(codes[others])][:3])
+    found = ", ".join(name[:30] if isinstance(name, str) else "no GPU" for name in names[np.unique(codes[others])][:3])
     if not own.any():
         raise InputError(f"the {table} table is of {found}, the question is about {gpu.name}: name the GPU that was measured (--gpu)")
     if not skip_others:
@@ -42,7 +42,8 @@ def rows_of_gpu(table: str, gpu: GpuSpec, frame: pd.DataFrame, *, skip_others: b
     return frame[own]
 
 
-def _is(gpu: GpuSpec, name: object) -> bool:
+def is_gpu(gpu: GpuSpec, name: object) -> bool:
+    """Whether a name is one of this GPU's."""
     if isinstance(name, str):
         try:
             return find_gpu(name).name == gpu.name

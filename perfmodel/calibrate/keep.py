@@ -47,7 +47,7 @@ class Verdict:
     shapes: int
     today: float
     corrected: float | None
-    covered: float
+    covered: float | None
     reason: str
 
     def card(self) -> dict[str, Any]:
@@ -145,3 +145,22 @@ def kept_model(decision: Verdict, now: Today, corrected: FittedModel, shipped: F
         facts[STACKS_KEY] = sorted({*known_stacks, *(STACKS[pair[0]] for pair in holds.holds_for)})
         facts[OTHER_STACKS_KEY] = shipped.card.get(OTHER_STACKS_KEY, 0.0)
     return replace(corrected, card=facts)
+
+
+def better_whole(what: str, fitted: FittedModel, current: FittedModel | None, shipped: FittedModel | None) -> FittedModel:
+    """The fit of a whole law to a table, or what answers today where that is no worse on the table's held-out rows and one is shipped.
+
+    The card of the fit has both errors: "held_out_error", and "prior_error" of what answered before.
+    """
+    if current is None or shipped is None or "prior_error" not in fitted.card:
+        return fitted
+    name = "shipped" if current.model_id == shipped.model_id else "stored"
+    errors = fitted.card["held_out_error"]
+    before, after = float(fitted.card["prior_error"]), float(errors[fitted.card.get("chosen", "mean")])
+    stays = after > (1.0 - LEAST_GAIN) * before
+    figures = f"on held-out rows {100 * after:.1f} % with these rows, {100 * before:.1f} % before"
+    reason = f"{figures}: the {name} calibration stays" if stays else f"{figures}: corrected"
+    counts = int(fitted.card["rows"]), int(fitted.card.get("shapes", fitted.card.get("sizes", 0)))
+    decision = Verdict(what, name if stays else "corrected", *counts, before, after, None, reason)
+    kept = current if stays else fitted
+    return replace(kept, card={**kept.card, KEPT_KEY: decision.card()})

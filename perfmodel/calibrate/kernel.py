@@ -73,8 +73,8 @@ class Part:
 def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     """Check a frame of measured configs (sizes, config fields under any spelling, latency_us, optional dtype, status, correct).
 
-    Failed or wrong rows are left out, and, with a warning that names them, rows that cannot be. Raises InputError naming the column or the rows for missing columns, NaN or non-positive
-    latencies, fewer than 24 rows or 4 shapes, and latencies that are not microseconds.
+    Failed or wrong rows are left out and, with a warning that names them, rows that cannot be. Raises InputError naming the column or
+    the rows for missing columns, NaN or non-positive latencies, fewer than 24 rows or 4 shapes, and a table that is wrong as a whole.
     """
     module = kernel_family(family)
     table(frame, f"kernel:{family}")
@@ -212,11 +212,18 @@ def fit_constants(family: str, gpu: GpuSpec, rows: Rows) -> dict[str, float]:
 
 
 def fit_kernel(
-    family: str, gpu: GpuSpec, frame: pd.DataFrame, *, provenance: Mapping[str, Any] | None = None, seed: int = 0
+    family: str,
+    gpu: GpuSpec,
+    frame: pd.DataFrame,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    today: FittedModel | None = None,
+    seed: int = 0,
 ) -> FittedModel:
     """Fit constants and residual tree to measured rows; the better of constants alone and constants with tree, by held-out shapes.
 
-    The interval comes from rows of shapes that the fold's model did not see. Raises InputError for bad rows, and when nothing
+    The interval comes from rows of shapes that the fold's model did not see. Of `today`, the model that answers now, the card has the
+    error on the same rows. Raises InputError for bad rows, and when nothing
     beats the spec tier on held-out shapes (the message has the figures).
     """
     rows = read_rows(family, gpu, frame)
@@ -257,7 +264,18 @@ def fit_kernel(
         "held_out_error": scores,
         "chosen": best,
     }
+    if today is not None:
+        card["prior_error"] = float(np.average(np.abs(_errors_of(family, gpu, rows, today)), weights=rows.weight))
     return FittedModel(f"{gpu.name}:kernel_{family}:{digest[:8]}", "calibrated", constants, interval, tree, envelope, card, law_interval)
+
+
+def _errors_of(family: str, gpu: GpuSpec, rows: Rows, model: FittedModel) -> Floats:
+    """log(measured / predicted) of a model, whose tree speaks for the variants that it was fitted to."""
+    terms = law(family, gpu, rows, model.constants)
+    learnt, seen = np.log(model.correction(terms.features, len(rows))), np.zeros(len(rows), dtype=bool)
+    for part in rows.parts:
+        seen[part.index] = part.configs.of(*model.card.get("variants", part.configs.variants))
+    return rows.log_latency - np.log(terms.latency_s) - np.where(seen, learnt, 0.0)
 
 
 def _tree(terms: Terms, rows: Rows, seed: int) -> Residual:

@@ -93,7 +93,11 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     if len(unique) == len(frame):
         return frame
     median = frame.groupby(keys, dropna=False, observed=True, sort=False)["latency_us"].transform("median")
-    return frame.assign(latency_us=median).loc[unique.index] if frame.index.is_unique else frame.assign(latency_us=median).drop_duplicates(keys)
+    return (
+        frame.assign(latency_us=median).loc[unique.index]
+        if frame.index.is_unique
+        else frame.assign(latency_us=median).drop_duplicates(keys)
+    )
 
 
 def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Calibration | None = "auto") -> dict[str, FittedModel]:

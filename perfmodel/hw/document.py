@@ -147,7 +147,7 @@ _EXPECTED = {
 def _lines(raw: Mapping[str, Any], entry: Any) -> list[str]:
     """A fault as pydantic tells it, in the file's words."""
     where = [str(part) for part in entry["loc"] if part != "[key]"]
-    text = entry["msg"].removeprefix("Value error, ")
+    text: str = entry["msg"].removeprefix("Value error, ")
     if not where:
         return text.splitlines()
     if entry["type"] == "missing":

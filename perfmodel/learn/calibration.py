@@ -39,7 +39,9 @@ class Calibration:
 
     def own(self) -> Calibration:
         """Without the parts where what answers already was kept."""
-        return Calibration(self.gpu, {w: m for w, m in self.models.items() if m.card.get(KEPT_KEY, {}).get("model", "corrected") == "corrected"})
+        return Calibration(
+            self.gpu, {w: m for w, m in self.models.items() if m.card.get(KEPT_KEY, {}).get("model", "corrected") == "corrected"}
+        )
 
     def save(self, folder: str | Path) -> Path:
         """Write every model under `folder`/<what>/; returns the folder."""

@@ -1,7 +1,7 @@
 """Where a correction by a user's few rows holds: the stacks and element types of its rows. Everywhere else the shipped calibration answers.
 
-A calibration shipped for the same GPU rests on thousands of rows of several stacks. Rows of one of them say nothing of the others' kernels,
-so a correction of it carries the pairs that its rows show, and its interval is no wider there than the shipped one that its rows agree with.
+A calibration shipped for the same GPU rests on thousands of rows of several stacks. Rows of one of them say nothing of the others'
+kernels, so a correction of it carries the pairs that its rows show; where those agree with the shipped interval, its own is no wider.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def rows_of_gpu(table: str, gpu: GpuSpec, frame: pd.DataFrame, *, skip_others: b
         raise InputError(f"the {table} table is of {found}, the question is about {gpu.name}: name the GPU that was measured (--gpu)")
     if not skip_others:
         raise InputError(
-            f"the {table} table: {numbered(labels, others)} are of {found}, not of {gpu.name}: "
+            f"the {table} table: {numbered(list(labels), others)} are of {found}, not of {gpu.name}: "
             "leave them out, or pass skip_other_gpus=True (--skip-other-gpus)"
         )
     return frame[own]

@@ -89,7 +89,7 @@ def usable(
     _check_agreement(table, log_measured, log_law, agreement)
     off = (log_ratio < np.log(FASTEST)) | (log_ratio > np.log(SLOWEST))
     beyond = np.zeros(len(off), dtype=bool) if too_fast is None else too_fast & ~off
-    good = ~off & ~beyond
+    good: Bools = ~off & ~beyond
     if good.mean() <= 1.0 - MOST_LEFT_OUT:
         why = "beat the card's peaks" if beyond.sum() > off.sum() else "are far from what the card can do"
         raise InputError(f"the {table} table: {numbered(labels, np.flatnonzero(~good))} {why}: wrong GPU, unit or sizes?")
@@ -138,7 +138,7 @@ def rank_correlation(one: Floats, other: Floats) -> float:
     ranks = [_ranks(one), _ranks(other)]
     if min(float(r.std()) for r in ranks) == 0.0:
         return 0.0
-    return float(np.corrcoef(ranks)[0, 1])
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def _ranks(values: Floats) -> Floats:

@@ -24,6 +24,10 @@ class InputError(PerfModelError, ValueError):
     exit_code = 2
 
 
+class InputWarning(UserWarning):
+    """Part of what was given is left out of the answer (a broken file beside good ones, rows that cannot be): one line, exit code 0."""
+
+
 class NoAnswerError(PerfModelError):
     """The question is fine but has no answer here (no legal config, no GPU); says the next step."""
 

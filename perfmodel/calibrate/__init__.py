@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from perfmodel.calibrate import keep
+from perfmodel.calibrate.accept import rows_of_gpu
 from perfmodel.calibrate.collective import fit_collective
 from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.calibrate.table import fit_table
@@ -13,7 +15,8 @@ from perfmodel.errors import InputError
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import Calibration
-from perfmodel.learn.model import FittedModel
+from perfmodel.learn.model import FittedModel, find_model, shipped_model
+from perfmodel.learn.stored import remove, stored
 from perfmodel.library.columns import find
 from perfmodel.ops.check import table
 from perfmodel.predict_collective import collective_model
@@ -21,28 +24,35 @@ from perfmodel.predict_collective import collective_model
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["calibrate_table", "fit_kernel"]
+__all__ = ["calibrate_table", "fit_kernel", "remove", "stored"]
 
 
-def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame]) -> Calibration:
+def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame], *, skip_other_gpus: bool = False) -> Calibration:
     """Correct the models of `gpu` with measured rows.
 
     Keys of `tables`: "kernel:gemm" for Triton configs; "gemm", "attention", "moe", "memory" for library kernels; "collective". Each
     frame has the operator's fields and latency_us (microseconds); one without a dtype is taken as bf16, with a warning. Pass the result
-    as calibration=. Raises InputError naming the table and the rows for anything that cannot be used.
+    as calibration=. Rows that cannot be (faster than the card, another unit) are left out with a warning that names them; where a
+    calibration of this GPU is shipped, `Calibration.kept` says of each part which of the two was kept, and why.
+    skip_other_gpus: use the rows of `gpu` where a gpu column names others too. Raises InputError naming the table and the rows for
+    anything that cannot be used.
     """
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     if not isinstance(tables, Mapping) or not tables:
         raise InputError('no table given: expected {"kernel:gemm": frame, ...}')
     models: dict[str, FittedModel] = {}
-    for kind, frame in tables.items():
+    for kind, given in tables.items():
         if not isinstance(kind, str):
             raise InputError(f"the name of a table is {kind!r}: expected kernel:gemm, gemm, collective ...")
-        table(frame, kind)
+        table(given, kind)
+        frame = rows_of_gpu(kind, spec, given, skip_others=skip_other_gpus)
         if kind.startswith("kernel:"):
-            models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)
+            what = kind.replace(":", "_")
+            fitted = fit_kernel(kind.removeprefix("kernel:"), spec, frame, today=find_model(spec.name, what))
+            models[what] = keep.better_whole(what, fitted, find_model(spec.name, what), shipped_model(spec.name, what))
         elif kind == "collective":
-            models[kind] = fit_collective(spec, frame, priors=[collective_model(spec, known).constants for known in (None, "auto")])
+            fitted = fit_collective(spec, frame, priors=[collective_model(spec, known).constants for known in (None, "auto")])
+            models[kind] = keep.better_whole(kind, fitted, find_model(spec.name, kind), shipped_model(spec.name, kind))
         else:
             models |= fit_table(kind, spec, frame)
         if "dtype" not in frame.columns and (kind.startswith("kernel:") or find(frame, "dtype") is None):

@@ -15,6 +15,7 @@ from perfmodel.learn.card import BEYOND_KEY, COUNTS_KEY
 from perfmodel.learn.collective_fit import MACHINES, MIN_ROWS, Rows, fit_constants, held_out_errors, read_rows, sigmas
 from perfmodel.learn.intervals import conformal_bounds
 from perfmodel.learn.model import FittedModel
+from perfmodel.learn.plausible import usable
 from perfmodel.library.collective import LAW
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 MIN_SIZES = 4
+AGREEMENT = 0.1  # least rank correlation with the law: calls of small messages wait for the host, which no law of the link knows
 
 
 def fit_collective(
@@ -41,6 +43,11 @@ def fit_collective(
     Raises InputError for bad rows and for fewer than 12 rows or 4 sizes.
     """
     rows = read_rows(gpu, frame)
+    if len(rows):
+        labels = list(frame.index[frame["status"] == "ok"] if "status" in frame.columns else frame.index)
+        log_law = np.log(rows.terms({}).latency_s)
+        good = usable(LAW, labels, rows.log_latency, log_law, log_law, None, AGREEMENT)
+        rows = rows if good.all() else rows.take(good)
     if len(rows) < MIN_ROWS or len(np.unique(rows.sizes)) < MIN_SIZES:
         raise InputError(
             f"{len(rows)} rows over {len(np.unique(rows.sizes))} sizes: a fit of collectives needs {MIN_ROWS} over {MIN_SIZES}"

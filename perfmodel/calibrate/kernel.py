@@ -22,9 +22,12 @@ from perfmodel.learn.calibration import PRIOR_INTERVAL
 from perfmodel.learn.evaluate import rows_that_ran, with_size_columns
 from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.plausible import check_microseconds
+from perfmodel.learn.plausible import usable
 from perfmodel.learn.residual import Residual, fit_residual
+from perfmodel.library.names import dtype_code
+from perfmodel.library.work import faster_than_physics
 from perfmodel.ops.check import MAX_SIZE, table
+from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +35,13 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 MIN_ROWS = 24
 MIN_SHAPES = 4
+_OPERATOR: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "gemm": ("gemm", {"batch": 1.0}),
+    "attention_prefill": ("attention", {"window": 0.0, "decode": 0.0}),
+    "attention_decode": ("attention", {"window": 0.0, "decode": 1.0, "q_len": 1.0, "causal": 1.0}),
+    "fused_moe": ("moe", {"tp": 1.0, "ep": 1.0, "gated": 1.0, "stage": 0.0}),
+}
+"""Kernel family -> kind of operator that it computes, and columns of its table that the kernel's sizes do not have."""
 NOISE = 0.3  # weight of the prior against a row: residual spread that physics alone is expected to leave
 PRIOR_WIDTH = 0.45  # standard deviation of log(constant / spec value) before any row is seen: a factor of 1.6
 
@@ -63,12 +73,13 @@ class Part:
 def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     """Check a frame of measured configs (sizes, config fields under any spelling, latency_us, optional dtype, status, correct).
 
-    Failed or wrong rows are left out. Raises InputError naming the column or the rows for missing columns, NaN or non-positive
-    latencies, fewer than 24 rows or 4 shapes, and latencies that are not microseconds.
+    Failed or wrong rows are left out and, with a warning that names them, rows that cannot be. Raises InputError naming the column or
+    the rows for missing columns, NaN or non-positive latencies, fewer than 24 rows or 4 shapes, and a table that is wrong as a whole.
     """
     module = kernel_family(family)
     table(frame, f"kernel:{family}")
-    frame = rows_that_ran(with_size_columns(module, frame, f"the table for kernel:{family}")).reset_index(drop=True)
+    frame = rows_that_ran(with_size_columns(module, frame, f"the table for kernel:{family}"))
+    labels, frame = list(frame.index), frame.reset_index(drop=True)
     latency = _numbers(family, frame, "latency_us")
     bad = np.flatnonzero(~(np.isfinite(latency) & (latency > 0)))
     if len(bad):
@@ -99,8 +110,23 @@ def read_rows(family: str, gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     best = np.full(group.max() + 1, np.inf)
     np.minimum.at(best, group, latency)
     rows = Rows(tuple(parts), log_latency, group, 1.0 / (1.0 + 2.0 * (latency / best[group] - 1.0)))
-    check_microseconds(f"kernel:{family}", log_latency - np.log(law(family, gpu, rows, {}).latency_s))
-    return rows
+    log_law = np.log(law(family, gpu, rows, {}).latency_s)
+    good = usable(f"kernel:{family}", labels, log_latency, log_law, log_law, _too_fast(family, gpu, rows))
+    return rows if good.all() else take(rows, good)
+
+
+def _too_fast(family: str, gpu: GpuSpec, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which rows are faster than the GPU's peaks allow for the operator that the kernel computes."""
+    found = np.zeros(len(rows), dtype=bool)
+    for part in rows.parts:
+        code, size = float(dtype_code(part.dtype)), len(part.index)
+        columns = {**{name: np.full(size, value) for name, value in _OPERATOR[family][1].items()}, **part.sizes}
+        columns |= {name: np.full(size, code) for name in ("dtype", "kv_dtype")}
+        if family == "fused_moe":
+            columns["skew"] = columns["random"]  # which experts get tokens is drawn: the least that any draw needs
+        latency_us = np.exp(rows.log_latency[part.index]) * US_PER_S
+        found[part.index] = faster_than_physics(gpu, _OPERATOR[family][0], columns, latency_us)
+    return found
 
 
 def check_launchable(gpu: GpuSpec, configs: Configs, labels: npt.NDArray[np.int64]) -> None:
@@ -186,11 +212,18 @@ def fit_constants(family: str, gpu: GpuSpec, rows: Rows) -> dict[str, float]:
 
 
 def fit_kernel(
-    family: str, gpu: GpuSpec, frame: pd.DataFrame, *, provenance: Mapping[str, Any] | None = None, seed: int = 0
+    family: str,
+    gpu: GpuSpec,
+    frame: pd.DataFrame,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    today: FittedModel | None = None,
+    seed: int = 0,
 ) -> FittedModel:
     """Fit constants and residual tree to measured rows; the better of constants alone and constants with tree, by held-out shapes.
 
-    The interval comes from rows of shapes that the fold's model did not see. Raises InputError for bad rows, and when nothing
+    The interval comes from rows of shapes that the fold's model did not see. Of `today`, the model that answers now, the card has the
+    error on the same rows. Raises InputError for bad rows, and when nothing
     beats the spec tier on held-out shapes (the message has the figures).
     """
     rows = read_rows(family, gpu, frame)
@@ -231,7 +264,18 @@ def fit_kernel(
         "held_out_error": scores,
         "chosen": best,
     }
+    if today is not None:
+        card["prior_error"] = float(np.average(np.abs(_errors_of(family, gpu, rows, today)), weights=rows.weight))
     return FittedModel(f"{gpu.name}:kernel_{family}:{digest[:8]}", "calibrated", constants, interval, tree, envelope, card, law_interval)
+
+
+def _errors_of(family: str, gpu: GpuSpec, rows: Rows, model: FittedModel) -> Floats:
+    """log(measured / predicted) of a model, whose tree speaks for the variants that it was fitted to."""
+    terms = law(family, gpu, rows, model.constants)
+    learnt, seen = np.log(model.correction(terms.features, len(rows))), np.zeros(len(rows), dtype=bool)
+    for part in rows.parts:
+        seen[part.index] = part.configs.of(*model.card.get("variants", part.configs.variants))
+    return rows.log_latency - np.log(terms.latency_s) - np.where(seen, learnt, 0.0)
 
 
 def _tree(terms: Terms, rows: Rows, seed: int) -> Residual:

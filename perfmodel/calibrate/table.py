@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.calibrate import keep
 from perfmodel.calibrate.operators import (
     Rows,
     card,
@@ -23,11 +24,11 @@ from perfmodel.calibrate.operators import (
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import TILE, canonical_field
-from perfmodel.learn import kriging
+from perfmodel.learn import kriging, scope
 from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, boost, sliced
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.intervals import NOMINAL, upper_bound
-from perfmodel.learn.model import FittedModel
+from perfmodel.learn.model import FittedModel, shipped_model
 from perfmodel.learn.operators import (
     KIN,
     interval_group,
@@ -39,11 +40,12 @@ from perfmodel.learn.operators import (
     universal_model,
     width_table,
 )
-from perfmodel.learn.plausible import check_microseconds, latencies_us
+from perfmodel.learn.plausible import check_microseconds, check_repeats, latencies_us, usable
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, settled, visible
 from perfmodel.library.columns import NEEDED, find, read_frame
-from perfmodel.library.registry import KINDS, parts
+from perfmodel.library.registry import KINDS, MODELS, parts
+from perfmodel.library.work import faster_than_physics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,19 +84,28 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     missing = [name for name in (*NEEDED[kind], "latency_us") if find(frame, name) is None]
     if missing:
         raise InputError(f"the {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    latencies_us(kind, frame)
+    latency = latencies_us(kind, frame)
+    columns = read_frame(kind, frame)
+    if len(frame):
+        check_repeats(kind, list(frame.index), np.stack(list(columns.values()), axis=1), np.log(latency))
     keys = [name for name in frame.columns if name != "latency_us"]
     unique = frame.drop_duplicates(subset=keys)
     if len(unique) == len(frame):
-        return frame.reset_index(drop=True)
-    return frame.groupby(keys, dropna=False, observed=True, sort=False)["latency_us"].median().reset_index()
+        return frame
+    median = frame.groupby(keys, dropna=False, observed=True, sort=False)["latency_us"].transform("median")
+    return (
+        frame.assign(latency_us=median).loc[unique.index]
+        if frame.index.is_unique
+        else frame.assign(latency_us=median).drop_duplicates(keys)
+    )
 
 
 def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Calibration | None = "auto") -> dict[str, FittedModel]:
     """Models of `gpu` by name ("gemm", "attention_decode" ...), corrected with measured rows.
 
-    prior: what is corrected: "auto" the shipped calibration where there is one, None the spec tier. The number of correction rounds, none
-    included, is the one with the least error on shapes held out in turn. A part with fewer than 16 rows keeps its prior.
+    prior: what is corrected: "auto" the user's or the shipped calibration where there is one, None the spec tier. The number of correction
+    rounds, none included, is the one with the least error on shapes held out in turn. Where a calibration of this GPU is shipped, it stays
+    unless the rows beat it on held-out shapes, and for all that the rows do not show. A part with fewer than 16 rows keeps its prior.
     Raises InputError for unusable rows and when no part has enough.
     """
     frame = check_table(kind, frame)
@@ -102,19 +113,61 @@ def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Cali
         frame = frame.drop(columns="gpu")
     models: dict[str, FittedModel] = {}
     few: list[str] = []
-    for what, _ in parts(kind, read_frame(kind, frame)):
-        rows = read_rows(what, frame.assign(gpu=gpu.name))
-        if len(rows) < MIN_ROWS:
-            few.append(f"{len(rows)} usable rows for {what}")
+    for what, piece in parts(kind, read_frame(kind, frame)):
+        part = frame.iloc[piece]
+        if not len(part):
             continue
-        priors = [operator_model(gpu, what, prior)]
-        if prior == "auto" and (everything := universal_model(what)) is not None:
-            priors.append(everything)  # on a GPU whose rows are in the universal model it may know more than a model without them
-        errors = [float(np.mean(np.abs(np.expm1(predict_log(model, rows) - rows.log_latency)))) for model in priors]
-        models[what] = correct(gpu, rows, priors[int(np.argmin(errors))])
+        if len(part) < MIN_ROWS:
+            few.append(f"{len(part)} usable rows for {what}")
+            continue
+        models[what] = _fit_part(what, gpu, part, prior)
     if not models:
         raise InputError(f"the {kind} table has {', '.join(few) or 'no rows'}: a correction needs {MIN_ROWS}")
     return models
+
+
+def _fit_part(what: str, gpu: GpuSpec, frame: pd.DataFrame, prior: str | Calibration | None) -> FittedModel:
+    """The corrected model of one part, or what answers today where that is better."""
+    rows = read_rows(what, frame.assign(gpu=gpu.name))
+    current = operator_model(gpu, what, prior)
+    law = np.log(operator_terms(gpu, what, rows.columns, current.constants).latency_s)
+    model = predict_log(scope.unscoped(current), rows)
+    fast = faster_than_physics(gpu, MODELS[what].kind, rows.columns, frame["latency_us"].to_numpy(dtype=np.float64))
+    good = usable(what, list(frame.index), rows.log_latency, model, law, fast)
+    rows, frame = rows.take(good), frame[good]
+    if len(rows) < MIN_ROWS:
+        raise InputError(f"the {what} table has {len(rows)} usable rows: a correction needs {MIN_ROWS}")
+    shipped = shipped_model(gpu.name, what) if prior == "auto" else None
+    priors = [scope.unscoped(current)]
+    if prior == "auto" and scope.scope_of(current.card) is None and (everything := universal_model(what)) is not None:
+        priors.append(everything)  # on a GPU whose rows are in the universal model it may know more than a model without them
+    errors = [float(np.mean(np.abs(np.expm1(predict_log(model, rows) - rows.log_latency)))) for model in priors]
+    start = priors[int(np.argmin(errors))]
+    fitted = correct(gpu, rows, start)
+    if shipped is None:
+        return fitted
+    now = keep.today(gpu, what, frame, current, "shipped" if current.model_id == shipped.model_id else "stored")
+    if len(np.unique(rows.shape)) < keep.MIN_SHAPES:
+        decision = keep.too_few(what, rows.shape, now)
+    elif float(fitted.card["held_out_error"]["corrected"]) > (1.0 - keep.LEAST_GAIN) * float(now.error.mean()):
+        judged, error = np.arange(len(rows)), np.full(len(rows), float(fitted.card["held_out_error"]["corrected"]))
+        decision = keep.verdict(what, rows.shape, now, judged, error)
+    else:
+        judged, found = _out_of_sample(gpu, rows, start, fitted)
+        decision = keep.verdict(what, rows.shape, now, judged, found)
+    return keep.kept_model(decision, now, fitted, shipped, rows.columns)
+
+
+def _out_of_sample(gpu: GpuSpec, rows: Rows, start: FittedModel, fitted: FittedModel) -> tuple[npt.NDArray[np.intp], Floats]:
+    """(rows judged, |predicted / measured - 1| of each by a correction whose choice and fit saw none of its shape)."""
+    if len(rows) >= keep.NESTED_ROWS:
+        return np.arange(len(rows)), np.full(len(rows), float(fitted.card["held_out_error"]["corrected"]))
+
+    def fit_predict(train: npt.NDArray[np.bool_], held: npt.NDArray[np.bool_]) -> Floats:
+        unseen = rows.take(held)
+        return np.abs(np.expm1(predict_log(correct(gpu, rows.take(train), start), unseen) - unseen.log_latency))
+
+    return keep.held_out(rows.shape, fit_predict)
 
 
 @dataclass(frozen=True, slots=True)

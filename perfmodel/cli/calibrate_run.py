@@ -233,6 +233,7 @@ def _indices(text: str | None, count: int) -> list[int] | None:
 
 
 def _fit_stored(paths: Sequence[Path], gpu: str | None, out: Path | None, json_: bool, csv_: bool) -> None:
+    from perfmodel.calibrate.accept import is_gpu
     from perfmodel.calibrate.run import read_states
     from perfmodel.measure.rows import read
 
@@ -250,6 +251,9 @@ def _fit_stored(paths: Sequence[Path], gpu: str | None, out: Path | None, json_:
     if gpu is None and len(names) != 1:
         raise InputError(f"whose rows? they name {', '.join(sorted(names)) or 'no GPU'}: pass --gpu")
     spec = find_gpu(gpu or names.pop())
+    if others := [i for i, r in enumerate(rows) if r.get("gpu_name") and not is_gpu(spec, str(r["gpu_name"]))]:
+        shown = ", ".join(map(str, others[:5]))
+        raise InputError(f"{len(others)} rows of the run ({shown} ...) are of {str(rows[others[0]]['gpu_name'])[:40]}, not of {spec.name}")
     _fit(spec, rows, [s for p in paths for s in read_states(p)], None, out, json_, csv_)
 
 

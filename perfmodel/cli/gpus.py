@@ -8,12 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel._resources import folders
 from perfmodel.cli import options, output
 from perfmodel.errors import InputError
-from perfmodel.hw.lint import lint, lint_all
-from perfmodel.hw.registry import files, gpu, load
+from perfmodel.hw.lint import lint_all
+from perfmodel.hw.probe import probe_device, write_draft
+from perfmodel.hw.registry import files, gpu, left_out, load
 from perfmodel.hw.schema import FACTS
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.hw.template import add_template
 
 app = options.verb("Known GPUs and where every number comes from.", alone=True)
 
@@ -56,10 +59,8 @@ def list_(context: typer.Context, json_: output.Json = False, csv_: output.Csv =
         except InputError as error:  # one bad file must not hide the others
             broken.append(error)
     output.write_rows(sorted(rows, key=lambda row: str(row["name"])), json_=json_, csv_=csv_)
-    for line in broken:
-        print(f"perfmodel: {line}", file=sys.stderr)
-    if broken:
-        raise typer.Exit(broken[0].exit_code)
+    for error in broken:
+        left_out(error)
 
 
 @app.command()
@@ -89,13 +90,40 @@ def lint_command(
 ) -> None:
     """Check GPUs, all by default, for physical plausibility; exit 1 where something is wrong."""
     json_, csv_ = _format(context, json_, csv_)
-    problems = {spec.name: lint(spec) for spec in map(gpu, names)} if names else lint_all()
+    problems = lint_all()
+    if names:
+        problems = {found: problems[found] for found in [name if name in problems else gpu(name).name for name in names]}
     rows = [{"name": name, "problem": line} for name, lines in problems.items() for line in lines]
     if json_ or csv_ or rows:
         output.write_rows(rows, ("name", "problem"), json_=json_, csv_=csv_)
     if rows:
         raise typer.Exit(1)
     print(f"perfmodel: {len(problems)} GPUs, nothing wrong", file=sys.stderr)
+
+
+@app.command()
+def add(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of the new GPU: lower case letters, digits, underscores.")],
+    arch: Annotated[str | None, typer.Option("--arch", help="Compute capability, such as sm_90.")] = None,
+    like: Annotated[str | None, typer.Option("--like", metavar="GPU", help="Start from the numbers of a known GPU.")] = None,
+    from_device: Annotated[bool, typer.Option("--from-device", help="Ask the GPU in this machine; needs torch.")] = False,
+    device: Annotated[int, typer.Option("--device", min=0, help="Which one, with --from-device.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file of that name.")] = False,
+    json_: output.Json = False,
+    csv_: output.Csv = False,
+) -> None:
+    """Write a draft of a GPU's file to your own folder, to be completed from its datasheet and checked with `gpus lint`."""
+    json_, csv_ = _format(context, json_, csv_)
+    if from_device:
+        if arch or like:
+            raise InputError("--from-device asks the GPU itself: give it without --arch and --like")
+        path = write_draft(dataclasses.replace(probe_device(device), name=name), folders("hwdb")[0], overwrite=force)
+    else:
+        path = add_template(name, arch, gpu(like) if like else None, overwrite=force)
+    rows = [{"name": name, "file": str(path)}]
+    output.write_rows(rows, json_=json_, csv_=csv_)
+    print(f"perfmodel: correct the numbers in {path}, then: perfmodel gpus lint {name}", file=sys.stderr)
 
 
 def _summary(spec: GpuSpec) -> Row:

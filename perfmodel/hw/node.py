@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from perfmodel._resources import layers, stamped
 from perfmodel.errors import InputError, unknown_name
-from perfmodel.hw.registry import Stamp, normalise, stamp_of
+from perfmodel.hw.registry import Stamp, left_out, normalise, stamp_of
 from perfmodel.hw.schema import UNITS
 from perfmodel.hw.spec import GpuSpec
 
@@ -87,16 +87,28 @@ def node(name: str | NodeSpec, gpu: GpuSpec | None = None) -> NodeSpec:
     wanted = normalise(str(name))
     if wanted == "nvswitch" and gpu is not None and gpu.nvlink_bytes_per_s > 0:
         return _default(gpu, files)  # what a measurement reports: the path, not which machine
-    for path in files.values():
-        spec = _load(path, stamp_of(path))
-        if wanted in {normalise(n) for n in (spec.name, *spec.aliases)}:
+    for stem, path in files.items():
+        if normalise(stem) == wanted:
+            return _load(path, stamp_of(path))
+    for spec in _readable(files):
+        if wanted in map(normalise, spec.aliases):
             return spec
     raise unknown_name("topology", name, [AUTO, *files])
 
 
-def _default(gpu: GpuSpec, files: Mapping[str, Path]) -> NodeSpec:
+def _readable(files: Mapping[str, Path]) -> Iterator[NodeSpec]:
+    """Every machine whose file can be read; one that cannot hides no other."""
     for path in files.values():
-        spec = _load(path, stamp_of(path))
+        try:
+            spec = _load(path, stamp_of(path))
+        except InputError as error:
+            left_out(error)
+            continue
+        yield spec
+
+
+def _default(gpu: GpuSpec, files: Mapping[str, Path]) -> NodeSpec:
+    for spec in _readable(files):
         if gpu.name in spec.default_for:
             return spec
     if gpu.nvlink_bytes_per_s > 0:
@@ -130,7 +142,7 @@ def read_node(path: Path) -> NodeSpec:
         spec = _node(raw)
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"{path}: {reason}: correct it or delete it") from None
+        raise InputError(f"{path}: {reason[:100]}: correct it or delete it") from None
     if spec.name != path.stem:
         raise InputError(f"{path}: name = {spec.name!r}: must be the file's name, {path.stem!r}")
     return spec

@@ -61,7 +61,9 @@ def write_draft(spec: GpuSpec, folder: str | Path, *, overwrite: bool = False) -
         raise InputError(f"GPU name {spec.name!r}: use lower case letters, digits and underscores")
     known = files().get(spec.name) or files().get(aliases()[0].get(normalise(spec.full_name), ""))
     if not overwrite and (path.exists() or known):
-        raise InputError(f"{path}: not written: {known or path} describes {spec.full_name} already; pass overwrite=True to replace it")
+        raise InputError(
+            f"{path}: not written: {known or path} describes {spec.full_name} already; pass overwrite=True (--force) to replace it"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, _toml(spec))

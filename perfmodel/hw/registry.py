@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import stat
+import warnings
 from functools import lru_cache
 from pathlib import Path
 
-from perfmodel._resources import look, stamped_layers
-from perfmodel.errors import InputError, shown, unknown_name
+from perfmodel._resources import look, shipped, stamped_layers
+from perfmodel.errors import InputError, InputWarning, shown, unknown_name
 from perfmodel.hw.schema import Sheet, build, read_sheet
 from perfmodel.hw.spec import GpuSpec
 
@@ -68,7 +69,14 @@ def _aliased(name: str, layered: Layers, own: tuple[Stamp | None, ...]) -> Path:
     wanted = normalise(name)
     if wanted not in index:
         raise broken[0] if broken else unknown_name("GPU", name, files())
+    for error in broken:
+        left_out(error)
     return files()[index[wanted]]
+
+
+def left_out(error: InputError) -> None:
+    """Say once of a file that cannot be used, where others answer."""
+    warnings.warn(f"left out: {error}", InputWarning, stacklevel=3)
 
 
 def load(path: Path) -> GpuSpec:
@@ -92,8 +100,8 @@ def _arch(arch: str, wanted_by: Path | str, layered: Layers) -> tuple[Path, Stam
         stamp = _state(path)
         if stamp is not None:
             return path, stamp
-    known = sorted({p.stem for c in candidates for p in c.parent.glob("*.toml")})
-    raise InputError(f"{wanted_by}: unknown arch {arch!r}: use one of {', '.join(known)} or add hwdb/arch/{arch}.toml")
+    known = sorted({p.stem for folder, _ in layered for p in (folder / "arch").glob("*.toml")})
+    raise InputError(f"{wanted_by}: unknown arch {arch[:60]!r}: use one of {', '.join(known)} or add one to the folder arch beside it")
 
 
 @lru_cache(maxsize=64)
@@ -154,4 +162,10 @@ def _sheet(path: Path, stamp: Stamp) -> Sheet:
 
 @lru_cache(maxsize=512)
 def _spec(path: Path, stamp: Stamp, arch: Path, arch_stamp: Stamp) -> GpuSpec:
-    return build(_sheet(path, stamp), _sheet(arch, arch_stamp))
+    spec = build(_sheet(path, stamp), _sheet(arch, arch_stamp))
+    if not path.is_relative_to(shipped("hwdb")):
+        from perfmodel.hw.lint import lint
+
+        if found := lint(spec):
+            warnings.warn(f"{path}: {found[0]} ({len(found)} in all: perfmodel gpus lint {spec.name})", InputWarning, stacklevel=4)
+    return spec

@@ -11,20 +11,19 @@ A GPU file is flat: names, one fact a line, each with its source, and a table of
 
 A key is a GpuSpec field, or that field with a unit of `UNITS` in place of its own (`l2_mib` for `l2_bytes`).
 Facts common to a compute capability stand once, in hwdb/arch/<arch>.toml; the GPU's file may override any of them.
-The check is written out here, not in pydantic: importing that costs more than all else `gpu()` does, and one check that always
-runs is better than a strict one in tests and a light one in use.
+Shipped files are checked by lint in tests; all others by the pydantic models of hw/document when they are read.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfmodel._resources import shipped
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.units import GB, GIB, KIB, MIB, TERA
@@ -46,10 +45,11 @@ UNITS: dict[str, tuple[str, float]] = {
     "_us": ("_s", 1e-6),
 }
 TEXT = ("name", "full_name", "arch", "price_note")
-RATES = ("bf16", "fp16", "fp8", "int8", "tf32", "fp4")
-MAY_BE_ZERO = ("nvlink_bytes_per_s", "nvlink_generation")
+TABLES = ("allow", "lint", "draft")
+LARGEST_FILE_BYTES = 1 << 20
 _TYPES = {f.name: str(f.type) for f in dataclasses.fields(GpuSpec)}
 FACTS = tuple(name for name, kind in _TYPES.items() if kind in ("int", "float") or name == "tensor_flops")
+WHOLE = frozenset(name for name, kind in _TYPES.items() if kind == "int")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,51 +67,59 @@ class Sheet:
     extra: Mapping[str, Mapping[str, Any]]
 
 
-def read_sheet(path: Path) -> Sheet:
-    """Read and check one TOML; any defect is one InputError line naming file and fix."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML of hwdb, unchecked; any defect of the file is one InputError line."""
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE_BYTES + 1)
+        if len(data) > LARGEST_FILE_BYTES:
+            raise InputError(f"{path}: larger than {LARGEST_FILE_BYTES} bytes: a file of hwdb has one GPU")
+        return tomllib.loads(data.decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): make it readable or delete it") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML ({error}): correct it or delete it") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error) if len(str(error)) <= 60 else f"{str(error)[:60]}..."
+        raise InputError(f"{path}: not valid TOML ({reason}): correct it or delete it") from error
+
+
+def read_sheet(path: Path) -> Sheet:
+    """Read one TOML, and check it where it is not a shipped one; any defect is one InputError line naming file, field, value and fix."""
+    raw = read_toml(path)
+    if not path.is_relative_to(shipped("hwdb")):
+        _check(path, raw)
     try:
         return _sheet(path, raw)
-    except _Bad as error:
-        raise InputError(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError):  # a shipped file that somebody changed
+        _check(path, raw)
+        raise
 
 
-class _Bad(ValueError):
-    """A defect of the file at hand, without its path."""
+def _check(path: Path, raw: Mapping[str, Any]) -> None:
+    from perfmodel.hw.document import check
+
+    check(path, raw)
 
 
-def _sheet(path: Path, raw: dict[str, Any]) -> Sheet:
-    text = {key: raw.pop(key, "") for key in TEXT}
-    for key, value in text.items():
-        if not isinstance(value, str):
-            raise _Bad(f"{key} = {value!r}: write a text in quotes")
-    aliases = raw.pop("aliases", [])
-    if not isinstance(aliases, list) or not all(isinstance(a, str) and a.strip() for a in aliases):
-        raise _Bad(f"aliases = {aliases!r}: write a list of names")
-    tables = {key: raw.pop(key, {}) for key in ("sources", "allow", "lint", "draft")}
-    for key, table in tables.items():
-        if not isinstance(table, dict):
-            raise _Bad(f"{key} = {table!r}: write a table, [{key}]")
-    citations = tables.pop("sources")
+def _sheet(path: Path, raw: Mapping[str, Any]) -> Sheet:
+    citations = raw.get("sources", {})
     facts: dict[str, Value] = {}
     sources: dict[str, str] = {}
     for key, fact in raw.items():
-        field, factor = _field(key)
-        if field in facts:
-            raise _Bad(f"{key}: {field} is given twice: keep one")
-        if not isinstance(fact, dict) or not {"value", "source"} <= set(fact) <= {"value", "source", "note"}:
-            raise _Bad(f'{key} = {fact!r}: write {{ value = ..., source = "..." }}')
-        facts[field] = _value(key, field, fact["value"], factor)
-        sources[field] = _citation(key, fact, citations)
-    return Sheet(path, text, tuple(aliases), facts, sources, tables)
+        if key in (*TEXT, *TABLES, "aliases", "sources"):
+            continue
+        found = field_of(key)
+        if found is None:
+            raise ValueError(key)
+        field, factor = found
+        value, cited = fact["value"], citations.get(fact["source"], fact["source"])
+        facts[field] = {rate: _si(field, v, factor) for rate, v in value.items()} if field == "tensor_flops" else _si(field, value, factor)
+        sources[field] = f"{cited}; {fact['note']}" if fact.get("note") else cited
+    text = {key: raw.get(key, "") for key in TEXT}
+    return Sheet(path, text, tuple(raw.get("aliases", ())), facts, sources, {key: raw.get(key, {}) for key in TABLES})
 
 
-def _field(key: str) -> tuple[str, float]:
+def field_of(key: str) -> tuple[str, float] | None:
+    """(GpuSpec field, factor to its unit) of a key in a file; None for one that is no fact."""
     if key in FACTS:
         return key, 1.0
     for ending in sorted(UNITS, key=len, reverse=True):
@@ -119,40 +127,12 @@ def _field(key: str) -> tuple[str, float]:
             field = key.removesuffix(ending) + UNITS[ending][0]
             if field in FACTS:
                 return field, UNITS[ending][1]
-    raise _Bad(f"{key}: no such fact: use one of {', '.join(FACTS)} (units: {', '.join(UNITS)})")
+    return None
 
 
-def _value(key: str, field: str, value: object, factor: float) -> Value:
-    if field != "tensor_flops":
-        return _number(key, field, value, factor)
-    if not isinstance(value, dict) or not value:
-        raise _Bad(f"{key} = {value!r}: write a table of rates, {{ bf16 = ... }}")
-    if unknown := sorted(set(value) - set(RATES)):
-        raise _Bad(f"{key}: unknown rate {unknown[0]!r}: use {', '.join(RATES)}")
-    return {rate: _number(f"{key}.{rate}", field, number, factor) for rate, number in value.items()}
-
-
-def _number(key: str, field: str, value: object, factor: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _Bad(f"{key} = {value!r}: write a finite number")
-    if value < 0 or (value == 0 and field not in MAY_BE_ZERO):
-        raise _Bad(f"{key} = {value!r}: must be positive")
-    scaled = value * factor
-    if _TYPES[field] != "int":
-        return float(f"{scaled:.15g}")  # 66.9 TFLOP/s is 66.9e12 flop/s, without the product's last bit
-    if abs(scaled - round(scaled)) > 1e-6 * scaled:
-        raise _Bad(f"{key} = {value!r}: {field} must be a whole number")
-    return round(scaled)
-
-
-def _citation(key: str, fact: Mapping[str, Any], citations: Mapping[str, Any]) -> str:
-    source = fact["source"]
-    if not isinstance(source, str) or not source.strip():
-        raise _Bad(f"{key}: source = {source!r}: name an entry of [sources]")
-    text = citations.get(source, source)
-    if not isinstance(text, str) or " " not in text.strip():
-        raise _Bad(f"{key}: source {source!r} has no citation: add it to [sources]")
-    return f"{text}; {fact['note']}" if fact.get("note") else text
+def _si(field: str, value: float, factor: float) -> float:
+    # 66.9 TFLOP/s is 66.9e12 flop/s, without the product's last bit
+    return round(value * factor) if field in WHOLE else float(f"{value * factor:.15g}")
 
 
 def build(gpu: Sheet, arch: Sheet) -> GpuSpec:

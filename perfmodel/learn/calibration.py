@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from perfmodel.boundary import path_shown
 from perfmodel.errors import InputError, shown
@@ -15,6 +16,10 @@ from perfmodel.learn.model import FittedModel, find_model, read_model
 
 PRIOR_INTERVAL = (-math.log(1.25), math.log(1.25))
 """log(measured / predicted) where no residual of another GPU is at hand: a stated guess of 25 % either way, not a measurement."""
+
+
+KEPT_KEY = "kept"
+"""Card entry of a model that a user's rows were compared with: which was kept ("shipped", "stored" or "corrected"), errors, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,17 @@ class Calibration:
     def __post_init__(self) -> None:
         if not isinstance(self.models, Mapping) or not all(isinstance(m, FittedModel) for m in self.models.values()):
             raise InputError("models of a Calibration must map names to fitted models, as calibrate_table and load_calibration make them")
+
+    @property
+    def kept(self) -> dict[str, Mapping[str, Any]]:
+        """For each part that a calibration is shipped of: which model was kept, rows, shapes, both held-out errors, and why."""
+        return {what: model.card[KEPT_KEY] for what, model in self.models.items() if KEPT_KEY in model.card}
+
+    def own(self) -> Calibration:
+        """Without the parts where what answers already was kept."""
+        return Calibration(
+            self.gpu, {w: m for w, m in self.models.items() if m.card.get(KEPT_KEY, {}).get("model", "corrected") == "corrected"}
+        )
 
     def save(self, folder: str | Path) -> Path:
         """Write every model under `folder`/<what>/; returns the folder."""

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from perfmodel.analytic.bound import within
 from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn import kriging
+from perfmodel.learn import kriging, scope
 from perfmodel.learn.boost import sliced
 from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.card import DOUBT_KEY, DTYPE_CODES
@@ -96,6 +96,10 @@ def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], const
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
     """Latency of each row: the law, times exp of the tree, within what physics allows."""
+    if (held := scope.scope_of(model.card)) is not None:
+        return cast(
+            OperatorPredictions, scope.scoped(gpu, what, columns, model, held, lambda asked, one: predict_columns(gpu, what, asked, one))
+        )
     terms, log_ratio, far = _corrected(gpu, what, columns, model)
     least = np.maximum(terms.least_s, least_s(gpu, MODELS[what].kind, columns)) * US_PER_S
     latency = np.maximum(terms.latency_s * US_PER_S * np.exp(log_ratio), least)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 
 MAX_SIZE = 2**31 - 1
 MAX_ELEMENTS = 2**46
@@ -16,9 +16,9 @@ def size(name: str, value: object, *, low: int = 1, high: int = MAX_SIZE) -> int
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} must be a whole number of {low} or more, got {value!r}") from None
+        raise InputError(f"{name} must be a whole number of {low} or more, got {shown(value)}") from None
     if isinstance(value, bool) or not math.isfinite(number) or number != math.floor(number) or not low <= number <= high:
-        raise InputError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+        raise InputError(f"{name} must be a whole number from {low} to {high}, got {shown(value)}")
     return int(number)
 
 
@@ -36,4 +36,4 @@ def table(frame: Any, what: str) -> None:
     if columns.nlevels > 1:
         raise InputError(f"the {what} table has columns of {columns.nlevels} levels: give plain names")
     if not columns.is_unique:
-        raise InputError(f"the {what} table has column {columns[columns.duplicated()][0]!r} more than once")
+        raise InputError(f"the {what} table has column {shown(columns[columns.duplicated()][0])} more than once")

@@ -40,6 +40,16 @@ def path_shown(path: object) -> str:
     return text if len(text) <= _LONGEST_PATH else f"...{text[3 - _LONGEST_PATH :]}"
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with ~ replaced by a home folder; raises InputError where there is no such home, and for what is no path."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{path_shown(path)}: there is no such home folder: name the path in full") from None
+    except TypeError:
+        raise InputError(f"{shown(path)} is no path: expected a text or a Path") from None
+
+
 def readable(path: str | Path, limit: int = LARGEST_BYTES) -> Path:
     """The path, once it is known to be a plain file of at most `limit` bytes; raises InputError in one line otherwise."""
     where = path_shown(path)

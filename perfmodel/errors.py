@@ -8,6 +8,8 @@ from typing import Any
 
 LONGEST_VALUE = 60
 """Characters of a value that a message shows."""
+LONGEST_LINE = 280
+"""Characters of a line that the command line writes about an error."""
 LONGEST_LIST = 120
 """Characters of known names that a message lists."""
 
@@ -42,7 +44,7 @@ def shown(value: object, limit: int = LONGEST_VALUE) -> str:
 def plain(value: object, limit: int = LONGEST_VALUE) -> str:
     """A name or a path as a message shows it: without quotes, on one line, cut at `limit` characters."""
     text = value if isinstance(value, str) else str(value)
-    return _cut(" ".join("".join(c if c.isprintable() else "?" for c in text[: 4 * limit]).split()), limit)
+    return _cut(" ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text[: 4 * limit]).split()), limit)
 
 
 def listed(names: Iterable[str], limit: int = LONGEST_LIST) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perfmodel.calibrate.collective import fit_collective
 from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.calibrate.table import fit_table
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import Calibration
@@ -37,7 +37,7 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame]) -> C
     models: dict[str, FittedModel] = {}
     for kind, frame in tables.items():
         if not isinstance(kind, str):
-            raise InputError(f"the name of a table is {kind!r}: expected kernel:gemm, gemm, collective ...")
+            raise InputError(f"the name of a table is {shown(kind)}: expected kernel:gemm, gemm, collective ...")
         table(frame, kind)
         if kind.startswith("kernel:"):
             models[kind.replace(":", "_")] = fit_kernel(kind.removeprefix("kernel:"), spec, frame)

@@ -20,7 +20,7 @@ from perfmodel.calibrate.operators import (
     read_rows,
     shape_folds,
 )
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging
@@ -76,7 +76,7 @@ US = 1e6
 def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The usable rows of a table: duplicates become their median. Raises InputError in one line naming the rows for anything wrong."""
     if kind not in KINDS:
-        raise InputError(f"unknown table {kind!r}: expected {', '.join(KINDS)} or kernel:gemm")
+        raise InputError(f"unknown table {shown(kind)}: expected {', '.join(KINDS)} or kernel:gemm")
     if config := [str(name) for name in frame.columns if canonical_field(name) in TILE]:
         raise InputError(f"the {kind} table has column {config[0]}, a Triton config: its rows are kernel:gemm, not a library's {kind}")
     missing = [name for name in (*NEEDED[kind], "latency_us") if find(frame, name) is None]

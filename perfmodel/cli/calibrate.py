@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from perfmodel._resources import user_folder
+from perfmodel.boundary import expanded
 from perfmodel.calibrate import calibrate_table
 from perfmodel.cli import calibrate_run, options, output
 from perfmodel.cli.progress import Progress
@@ -35,7 +36,7 @@ def table(
     with Progress(f"fitting {kind}"):
         frame = pd.concat([options.read_frame(path) for path in paths], ignore_index=True)
         fitted = calibrate_table(spec, {kind: frame})
-    folder = fitted.save(out.expanduser() if out else user_folder() / "calibration" / spec.name)
+    folder = fitted.save(expanded(out) if out else user_folder() / "calibration" / spec.name)
     rows = [
         {
             "model_id": model.model_id,

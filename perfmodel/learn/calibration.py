@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfmodel.errors import InputError
+from perfmodel.boundary import expanded
+from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.model import FittedModel, find_model, read_model
 
@@ -41,8 +42,8 @@ class Calibration:
 def load_calibration(path: str | Path) -> Calibration:
     """Read a calibration folder (one subfolder a model); raises InputError when there is none or a card is corrupt."""
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"calibration is {path!r}: expected 'auto', None, a Calibration, or the path of one")
-    root = Path(path).expanduser()
+        raise InputError(f"calibration is {shown(path)}: expected 'auto', None, a Calibration, or the path of one")
+    root = expanded(path)
     cards = sorted(root.glob("*/card.json")) if root.is_dir() else []
     if not cards:
         raise InputError(f"no calibration at {root}: expected a folder with <kind>/card.json files")

@@ -21,7 +21,7 @@ STACKS = ("any", "vllm", "sglang", "trtllm", "torch")
 ANY_STACK = 0
 _STACK_ALIASES = {
     "pytorch": "torch", "cublas": "torch", "tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm", "trt-llm": "trtllm", "trt_llm": "trtllm",
-    "": "any", "none": "any", "nan": "any",
+    "": "any", "none": "any",
 }  # fmt: skip
 KERNELS = ("other", "fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm", "cudnn", "cutlass", "deepgemm", "marlin")
 _KERNEL_MARKS = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.ops.attention import PHASES, visited_pairs
 from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Work
@@ -33,7 +33,7 @@ class MLA:
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
-            raise InputError(f"phase must be prefill or decode, got {self.phase!r}")
+            raise InputError(f"phase must be prefill or decode, got {shown(self.phase)}")
         for name in ("batch", "q_len", "kv_len", "num_heads"):
             object.__setattr__(self, name, size(name, getattr(self, name)))
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)

@@ -1,12 +1,13 @@
 # make quickstart   rank Triton configs on three GPUs, without having one
 # make test         everything CI checks
+# make hostile      20,000 hostile inputs to the whole public interface
 # make models       fit the shipped models again from data/
 # All that is needed is Python 3.11 or newer; everything goes into $(VENV). Name another interpreter with PYTHON=...
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test models clean
+.PHONY: help quickstart test hostile models clean
 
 VENV ?= .venv
 # 3.11 first: the version the tests' torch build is most often at hand for
@@ -43,6 +44,9 @@ test: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	@# one worker a core: threads of BLAS on top of that would only wait for one another
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+hostile: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --cases 20000
 
 models: $(VENV)/.installed
 	$(BIN)/python -m perfmodel.calibrate.build

@@ -29,7 +29,6 @@ _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
-    (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
 )
 
@@ -83,7 +82,7 @@ def read_text(path: str | Path, limit: int = LARGEST_BYTES) -> str:
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path_shown(path)}: not UTF-8 text (byte {error.start})") from None
+        raise InputError(f"{path_shown(path)}: not a text file (byte {error.start} is not UTF-8)") from None
 
 
 def parse_json(text: str, where: object) -> Any:

@@ -84,7 +84,10 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"the {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
     latencies_us(kind, frame)
     keys = [name for name in frame.columns if name != "latency_us"]
-    unique = frame.drop_duplicates(subset=keys)
+    try:
+        unique = frame.drop_duplicates(subset=keys)
+    except TypeError:
+        raise InputError(f"the {kind} table has a cell that is neither a number nor a name, such as a list") from None
     if len(unique) == len(frame):
         return frame.reset_index(drop=True)
     return frame.groupby(keys, dropna=False, observed=True, sort=False)["latency_us"].median().reset_index()

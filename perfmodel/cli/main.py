@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> int:
         if error.errno not in _FULL:
             raise
         _drop_output()
-        return _fail(f"cannot write {error.filename or 'the output'}: {error.strerror}", 1)
+        return _fail(f"cannot write{f' {path_shown(error.filename)}' if error.filename else ''}: {error.strerror}", 1)
     except ImportError as error:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # a compiled module that was being loaded wraps it
             return _fail("interrupted", 130)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from perfmodel._resources import look, stamped_layers
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.errors import InputError, shown, unknown_name
 from perfmodel.hw.schema import Sheet, build, read_sheet
 from perfmodel.hw.spec import GpuSpec
 
@@ -32,7 +32,7 @@ def gpu(name: str | GpuSpec) -> GpuSpec:
     if isinstance(name, GpuSpec):
         return name
     if not isinstance(name, str):
-        raise InputError(f"a GPU is a name or a GpuSpec, not {type(name).__name__} {name!r}")
+        raise InputError(f"a GPU is a name or a GpuSpec, not {type(name).__name__} {shown(name)}")
     wanted, layered = normalise(name), stamped_layers("hwdb")
     path = _canonical(layered).get(wanted)
     if path is not None:

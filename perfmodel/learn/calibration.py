@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfmodel.boundary import expanded
+from perfmodel.boundary import expanded, path_shown
 from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.model import FittedModel, find_model, read_model
@@ -44,9 +44,12 @@ def load_calibration(path: str | Path) -> Calibration:
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"calibration is {shown(path)}: expected 'auto', None, a Calibration, or the path of one")
     root = expanded(path)
-    cards = sorted(root.glob("*/card.json")) if root.is_dir() else []
+    try:
+        cards = sorted(root.glob("*/card.json")) if root.is_dir() else []
+    except OSError as error:
+        raise InputError(f"no calibration at {path_shown(root)}: {error.strerror}") from None
     if not cards:
-        raise InputError(f"no calibration at {root}: expected a folder with <kind>/card.json files")
+        raise InputError(f"no calibration at {path_shown(root)}: expected a folder with <kind>/card.json files")
     models = {card.parent.name: read_model(card.parent) for card in cards}
     gpus = {str(m.card.get("gpu", "")) for m in models.values()}
     return Calibration(gpus.pop() if len(gpus) == 1 else root.name, models)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import InputError, listed, shown
+from perfmodel.errors import InputError, listed, plain, shown
 from perfmodel.library import moe_rows, names
 from perfmodel.ops.check import MAX_SIZE, table
 from perfmodel.ops.memory import TRAFFIC, memory_kind
@@ -106,7 +106,7 @@ def plain_numbers(kind: str, field: str, series: Any) -> Floats:
 
     column = pd.Series(series)
     if column.dtype.kind not in "cmM":  # complex numbers and dates would convert
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
+        with contextlib.suppress(TypeError, ValueError, ArithmeticError):
             values: Floats = column.to_numpy(dtype=np.float64, na_value=np.nan)
             return values
     raise InputError(f"{kind} table: column {field} must hold numbers, it holds {column.dtype}")
@@ -169,13 +169,13 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
     if kind == "memory":
         _tensor_parallel(frame, out)
         source = find(frame, "source")
-        out["alone"] = np.zeros(length) if source is None else coded(frame[source], lambda v: "vidur" in str(v).lower())
+        out["alone"] = np.zeros(length) if source is None else coded(frame[source], lambda v: "vidur" in plain(v).lower())
     if kind == "moe":
         name = find(frame, "distribution")
         out["skew"] = np.zeros(length) if name is None else coded(frame[name], lambda v: skew("" if v is None else v))
         out["stage"] = np.zeros(length) if "weight" not in frame.columns else coded(frame["weight"], _stage_code)
         kernel_name, version = find(frame, "kernel"), find(frame, "stack_version")
-        plain = np.zeros(length) if kernel_name is None else coded(frame[kernel_name], lambda v: "nongated" in str(v).lower())
+        plain = np.zeros(length) if kernel_name is None else coded(frame[kernel_name], lambda v: "nongated" in plain(v).lower())
         old = np.zeros(length)
         for stack, since in moe_rows.SINCE.items() if version is not None else ():
             mine = out["stack"] == names.stack_code(stack)
@@ -213,7 +213,7 @@ def take(columns: Mapping[str, Floats], rows: Any) -> Columns:
 
 
 def _stage_code(value: Any) -> float:
-    text = str(value).strip().lower()
+    text = plain(value).lower()
     if value is None or text in ("", "both", "all"):
         return 0.0
     if text in ("w13", "w1", "gate_up"):
@@ -224,7 +224,7 @@ def _stage_code(value: Any) -> float:
 
 
 def _phase_code(value: Any) -> float:
-    text = str(value).strip().lower()
+    text = plain(value).lower()
     if text in ("prefill", "context"):
         return 0.0
     if text in ("decode", "generation"):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError, shown, unknown_name
+from perfmodel.errors import InputError, plain, shown, unknown_name
 from perfmodel.ops.check import size
 from perfmodel.ops.work import Work
 
@@ -63,7 +63,7 @@ class Collective:
 
 def collective_kind(name: object) -> str:
     """Canonical kind for a usual spelling ("alltoall", "send_recv", "AllReduce"); raises InputError for anything else."""
-    text = str(name).strip().lower().replace("-", "_")
+    text = plain(name).lower().replace("-", "_")
     if text in KINDS:
         return text
     bare = text.replace("_", "").replace(" ", "")

@@ -82,7 +82,7 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     missing = [name for name in (*NEEDED[kind], "latency_us") if find(frame, name) is None]
     if missing:
         raise InputError(f"the {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    latencies_us(kind, frame)
+    frame = frame.assign(latency_us=latencies_us(kind, frame))
     keys = [name for name in frame.columns if name != "latency_us"]
     try:
         unique = frame.drop_duplicates(subset=keys)

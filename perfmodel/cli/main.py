@@ -118,7 +118,7 @@ def _open_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
     if sys.stderr is None:
-        sys.stderr = io.TextIOWrapper(open(os.devnull, "wb"))
+        sys.stderr = io.TextIOWrapper(io.BytesIO())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -175,12 +175,12 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
         out["skew"] = np.zeros(length) if name is None else coded(frame[name], lambda v: skew("" if v is None else v))
         out["stage"] = np.zeros(length) if "weight" not in frame.columns else coded(frame["weight"], _stage_code)
         kernel_name, version = find(frame, "kernel"), find(frame, "stack_version")
-        plain = np.zeros(length) if kernel_name is None else coded(frame[kernel_name], lambda v: "nongated" in plain(v).lower())
+        nongated = np.zeros(length) if kernel_name is None else coded(frame[kernel_name], lambda v: "nongated" in plain(v).lower())
         old = np.zeros(length)
         for stack, since in moe_rows.SINCE.items() if version is not None else ():
             mine = out["stack"] == names.stack_code(stack)
             old[mine] = coded(frame[version][mine], partial(moe_rows.is_older, since))
-        out["gated"] = moe_rows.gated(out["hidden"], out["inter"], old, plain > 0)
+        out["gated"] = moe_rows.gated(out["hidden"], out["inter"], old, nongated > 0)
         out["old"] = old
         out["whole_tokens"] = moe_rows.whole_tokens(out["stack"], out["ep"], old)
         _require(kind, out["top_k"] <= out["num_experts"], "top_k must be at most num_experts", labels)

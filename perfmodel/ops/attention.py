@@ -40,7 +40,7 @@ class Attention:
     kind: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
-        if self.phase not in PHASES:
+        if not isinstance(self.phase, str) or self.phase not in PHASES:
             raise InputError(f"phase must be prefill or decode, got {shown(self.phase)}")
         for name in ("batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"):
             object.__setattr__(self, name, size(name, getattr(self, name)))

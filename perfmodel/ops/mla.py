@@ -32,12 +32,12 @@ class MLA:
     kind: ClassVar[str] = "mla"
 
     def __post_init__(self) -> None:
-        if self.phase not in PHASES:
+        if not isinstance(self.phase, str) or self.phase not in PHASES:
             raise InputError(f"phase must be prefill or decode, got {shown(self.phase)}")
         for name in ("batch", "q_len", "kv_len", "num_heads"):
             object.__setattr__(self, name, size(name, getattr(self, name)))
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
-        object.__setattr__(self, "kv_dtype", parse_dtype(self.kv_dtype or self.dtype).name)
+        object.__setattr__(self, "kv_dtype", parse_dtype(self.dtype if self.kv_dtype is None else self.kv_dtype).name)
         if self.phase == "decode" and self.q_len != 1:
             raise InputError(f"decode has q_len 1, got {self.q_len}")
         if self.q_len > self.kv_len:
@@ -47,7 +47,7 @@ class MLA:
     def work(self) -> Work:
         """Compulsory work: 2 H (576 + 512) flops a pair over the latent cache in decode, 2 H (192 + 128) in prefill."""
         pairs = float(visited_pairs(self.q_len, self.kv_len))
-        kv_bytes = parse_dtype(self.kv_dtype or self.dtype).a_bytes
+        kv_bytes = parse_dtype(self.dtype if self.kv_dtype is None else self.kv_dtype).a_bytes
         wide, narrow = (LATENT + ROPE, LATENT) if self.phase == "decode" else (NOPE + ROPE, NOPE)
         cache = self.batch * self.kv_len * (LATENT + ROPE) * kv_bytes
         rows = self.batch * self.q_len * self.num_heads

@@ -1,5 +1,6 @@
 """Hostile command lines and files: every verb with arguments exchanged, dropped and added; cards, configs, exports and tables broken."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import json

@@ -1,5 +1,6 @@
 """Hostile arguments of the Python interface: GPUs, operators, predictions, tables, rankings, calibrations."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import functools

@@ -1,5 +1,6 @@
 """Values that no question should hold, texts that no option should get, and files that are broken."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import datetime

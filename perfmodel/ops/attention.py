@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from perfmodel import elementwise as np
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError, shown
+from perfmodel.errors import InputError, plain, shown
 from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Floats, Work
 
@@ -48,7 +48,7 @@ class Attention:
         if not isinstance(self.causal, bool):
             raise InputError(f"causal must be True or False, got {shown(self.causal)}")
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
-        object.__setattr__(self, "kv_dtype", parse_dtype(self.dtype if self.kv_dtype in (None, "") else self.kv_dtype).name)
+        object.__setattr__(self, "kv_dtype", parse_dtype(_given(self.kv_dtype) or self.dtype).name)
         if self.q_heads % self.kv_heads:
             raise InputError(f"q_heads must be a multiple of kv_heads, got {self.q_heads} and {self.kv_heads}")
         if self.phase == "decode" and self.q_len != 1:
@@ -66,6 +66,11 @@ class Attention:
         keys = self.kv_len if not self.window else min(self.kv_len, self.window + self.q_len - 1)
         kv = 2.0 * self.batch * keys * self.kv_heads * self.head_dim
         return Work(4.0 * self.batch * self.q_heads * self.head_dim * float(pairs), rows * q_bytes + kv * kv_bytes, rows * 2.0)
+
+
+def _given(name: object) -> str:
+    """A name as text, empty for none; what is no text stays visible, for the check to name it."""
+    return "" if name is None else name if isinstance(name, str) else plain(name)
 
 
 def visited_pairs(q_len: npt.ArrayLike, kv_len: npt.ArrayLike, window: npt.ArrayLike = 0, causal: npt.ArrayLike = True) -> Floats:

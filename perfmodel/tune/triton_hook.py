@@ -154,7 +154,7 @@ def _check(
         rate = family.rate_of(parse_dtype(dtype).name)
         if gpu is not None:
             gpu.tensor_rate(rate)
-    if calibration is None or calibration == "auto":
+    if calibration is None or (isinstance(calibration, str) and calibration == "auto"):
         return
     if not isinstance(calibration, str | Path | Calibration):
         raise InputError(f"calibration must be 'auto', None, a folder or a Calibration, got {shown(calibration)}")

@@ -7,7 +7,6 @@ card = validated(CardModel, data, path)      # a pydantic model; its first fault
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -151,6 +150,4 @@ def fault(error: ValidationError, names: Mapping[str, str] | None = None) -> str
 def _reason(error: OSError | ValueError) -> str:
     if not isinstance(error, OSError):
         return "no such name of a file"
-    if error.errno == errno.ENOENT:
-        return "no such file"
     return error.strerror or str(error)

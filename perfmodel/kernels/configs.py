@@ -108,7 +108,7 @@ def parse_configs(
     else:
         if isinstance(configs, Mapping):
             given = (_as_mapping(configs, 0),)
-        elif isinstance(configs, Iterable) and not isinstance(configs, str | bytes) and getattr(configs, "ndim", 1):
+        elif isinstance(configs, Iterable) and not isinstance(configs, str | bytes) and getattr(configs, "ndim", True):
             given = tuple(_as_mapping(c, i) for i, c in enumerate(configs))
         else:
             raise InputError(f"configs must be a list of configs or a DataFrame, not {type(configs).__name__}")

@@ -86,7 +86,7 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     keys = [name for name in frame.columns if name != "latency_us"]
     try:
         unique = frame.drop_duplicates(subset=keys)
-    except TypeError:
+    except (TypeError, UnicodeEncodeError):
         raise InputError(f"the {kind} table has a cell that is neither a number nor a name, such as a list") from None
     if len(unique) == len(frame):
         return frame.reset_index(drop=True)

@@ -110,6 +110,10 @@ def store_path(path: str | Path | None = None) -> Path:
     return expanded(named) if named else user_folder() / "store.sqlite"
 
 
+class _Damaged(ValueError):
+    """A row that this program did not write so."""
+
+
 class Store:
     """An open store; safe to use from several processes at once. A context manager."""
 
@@ -281,7 +285,7 @@ class Store:
             yield
         except sqlite3.ProgrammingError:  # a bug of ours, not the file's fault
             raise
-        except (sqlite3.DatabaseError, json.JSONDecodeError) as error:
+        except (sqlite3.DatabaseError, json.JSONDecodeError, _Damaged) as error:
             raise InputError(self._unusable(str(error))) from None
 
     def _unusable(self, why: str) -> str:
@@ -296,6 +300,8 @@ def read_export(path: Path) -> Any:
 def _run(row: tuple[Any, ...]) -> Run:
     values = dict(zip(_COLUMNS, row, strict=True))
     for name in ("sizes", "config", "detail"):
+        if not isinstance(values[name], str):
+            raise _Damaged(f"{name} of a run is no text")
         values[name] = json.loads(values[name])
     return Run(Key(**{name: values.pop(name) for name in _KEY}), **values)
 

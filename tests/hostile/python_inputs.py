@@ -148,7 +148,7 @@ def sizes(rng: np.random.Generator) -> Case:
 def configs(rng: np.random.Generator) -> Case:
     given: Any = [_spoilt(rng, CONFIG), CONFIG]
     if rng.random() < 0.3:
-        given = pick(rng, (value(rng), [value(rng)], pd.DataFrame([given[0]]), given[0], [CONFIG, value(rng)]))
+        given = pick(rng, (value(rng), [value(rng)], pd.DataFrame([given[0]], dtype=object), given[0], [CONFIG, value(rng)]))
     return f"rank(configs={shown(given)})", lambda: pm.rank(pm.Gemm(64, 512, 512), "l20", configs=given)
 
 

@@ -1,6 +1,7 @@
 # make quickstart   rank Triton configs on three GPUs, without having one
 # make test         everything CI checks; it builds the book, too
 # make portability  the tests as on other processors, core counts, languages and umasks
+# make hostile      20,000 hostile inputs to the whole public interface
 # make docs         build the book into build/site
 # make figures      render the tables and outputs of README.md and docs/ again from what is stored
 # make models       fit the shipped models again from data/
@@ -9,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test portability docs figures models clean
+.PHONY: help quickstart test portability hostile docs figures models clean
 
 VENV ?= .venv
 # 3.11 first: the version the tests' torch build is most often at hand for
@@ -54,6 +55,9 @@ test: $(VENV)/.installed-dev docs
 
 portability: $(VENV)/.installed-dev
 	$(BIN)/python tests/portability.py
+
+hostile: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --cases 20000
 
 # mkdocs-material prints a notice about another program's future; NO_MKDOCS_2_WARNING is its own switch for it
 docs: $(VENV)/.installed-docs

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from perfmodel.boundary import expanded
 from perfmodel.errors import InputError
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -56,7 +57,7 @@ def user_folder() -> Path:
     """The user's own data folder (PERFMODEL_HOME, else the platform's); not created here."""
     override = os.environ.get("PERFMODEL_HOME")
     if override:
-        return Path(override).expanduser()
+        return expanded(override)
     import platformdirs
 
     return Path(platformdirs.user_data_dir("perfmodel", appauthor=False))
@@ -75,7 +76,7 @@ def _folders(kind: str, environment: tuple[str | None, ...]) -> tuple[Path, Path
     """Both folders, checked once for each state of the variables that decide, the override first."""
     variable, override = f"PERFMODEL_{kind.upper()}", environment[0]
     if override:
-        user = Path(override).expanduser()
+        user = expanded(override)
         if not user.is_dir():
             raise InputError(f"{variable} names {user}, which is not a folder: correct it, create it, or unset it")
     else:

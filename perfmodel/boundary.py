@@ -7,7 +7,6 @@ card = validated(CardModel, data, path)      # a pydantic model; its first fault
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -29,7 +28,6 @@ _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
-    (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
 )
 
@@ -38,6 +36,16 @@ def path_shown(path: object) -> str:
     """A path as a message shows it: its end, which tells files apart."""
     text = plain(os.fspath(path) if isinstance(path, os.PathLike) else path, 4096)
     return text if len(text) <= _LONGEST_PATH else f"...{text[3 - _LONGEST_PATH :]}"
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with ~ replaced by a home folder; raises InputError where there is no such home, and for what is no path."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{path_shown(path)}: there is no such home folder: name the path in full") from None
+    except TypeError:
+        raise InputError(f"{shown(path)} is no path: expected a text or a Path") from None
 
 
 def readable(path: str | Path, limit: int = LARGEST_BYTES) -> Path:
@@ -73,7 +81,7 @@ def read_text(path: str | Path, limit: int = LARGEST_BYTES) -> str:
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path_shown(path)}: not UTF-8 text (byte {error.start})") from None
+        raise InputError(f"{path_shown(path)}: not a text file (byte {error.start} is not UTF-8)") from None
 
 
 def parse_json(text: str, where: object) -> Any:
@@ -142,6 +150,4 @@ def fault(error: ValidationError, names: Mapping[str, str] | None = None) -> str
 def _reason(error: OSError | ValueError) -> str:
     if not isinstance(error, OSError):
         return "no such name of a file"
-    if error.errno == errno.ENOENT:
-        return "no such file"
     return error.strerror or str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.errors import unknown_name
+from perfmodel.errors import plain, unknown_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def dtype(name: str | DType) -> DType:
     """Look up an element type by name or usual alias (case-insensitive); raises InputError for anything else."""
     if isinstance(name, DType):
         return name
-    key = str(name).strip().lower()
+    key = name.strip().lower() if isinstance(name, str) else plain(name).lower()
     key = _ALIASES.get(key, key)
     if key not in _ALL:
         raise unknown_name("dtype", name, _ALL)

@@ -8,6 +8,8 @@ from typing import Any
 
 LONGEST_VALUE = 60
 """Characters of a value that a message shows."""
+LONGEST_LINE = 280
+"""Characters of a line that the command line writes about an error."""
 LONGEST_LIST = 120
 """Characters of known names that a message lists."""
 
@@ -45,8 +47,11 @@ def shown(value: object, limit: int = LONGEST_VALUE) -> str:
 
 def plain(value: object, limit: int = LONGEST_VALUE) -> str:
     """A name or a path as a message shows it: without quotes, on one line, cut at `limit` characters."""
-    text = value if isinstance(value, str) else str(value)
-    return _cut(" ".join("".join(c if c.isprintable() else "?" for c in text[: 4 * limit]).split()), limit)
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except Exception:  # somebody else's __str__
+        text = f"<{type(value).__name__}>"
+    return _cut(" ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text[: 4 * limit]).split()), limit)
 
 
 def listed(names: Iterable[str], limit: int = LONGEST_LIST) -> str:
@@ -73,7 +78,7 @@ class _Short(reprlib.Repr):
     def repr_int(self, value: int, level: int) -> str:
         """A whole number; one with thousands of digits, which Python refuses to write, by its size."""
         bits = value.bit_length()
-        return repr(value) if bits < 1000 else f"{'-' if value < 0 else ''}a whole number of about {bits * 0.30103:.0f} digits"
+        return repr(value) if bits < 14_000 else f"{'-' if value < 0 else ''}a whole number of about {bits * 0.30103:.0f} digits"
 
     def repr_str(self, value: str, level: int) -> str:
         """The beginning of a text."""

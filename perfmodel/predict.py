@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.bound import least_seconds, within
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.explanation import Explanation
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
@@ -89,7 +89,7 @@ def config_least_s(family: str, gpu: GpuSpec, sizes: Mapping[str, Any], dtype: s
 def check_operator(op: object) -> None:
     """Raise InputError for what is no operator, such as its name."""
     if not hasattr(op, "kind") or not hasattr(op, "dtype"):
-        raise InputError(f"op is {op!r}: expected an operator such as Gemm(4096, 14336, 4096)")
+        raise InputError(f"op is {shown(op)}: expected an operator such as Gemm(4096, 14336, 4096)")
 
 
 def op_sizes(op: Operator, family: str) -> dict[str, int]:
@@ -120,7 +120,9 @@ def predict(
 
         return predict_one(op, spec, stack=stack, calibration=calibration)
     if stack is not None:
-        raise InputError(f"stack {stack!r} and config (--stack, --config): a Triton config is no library's kernel, so give one of the two")
+        raise InputError(
+            f"stack {shown(stack)} and config (--stack, --config): a Triton config is no library's kernel, so give one of the two"
+        )
     name = family_for(op)
     family = kernel_family(name)
     spec.tensor_rate(family.rate_of(op.dtype))

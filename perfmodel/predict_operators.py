@@ -96,7 +96,7 @@ def predict_frame(
     """Predict every row of a table of one kind; see predict_table."""
     import pandas as pd
 
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise unknown_name("kind of table", kind, KINDS)
     table(frame, kind)
     columns = {} if kind == "collective" else read_frame(kind, frame)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from perfmodel._resources import shipped
-from perfmodel.errors import InputError
+from perfmodel.boundary import read_toml
+from perfmodel.errors import InputError, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def tables(law: str) -> dict[str, Any]:
     """The tables of calibration/physics/<law>.toml."""
     path = shipped("calibration") / "physics" / f"{law}.toml"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return read_toml(path)
+    except InputError as error:
         raise InputError(f"cannot read the constants in {path}: {error}; reinstall perfmodel or restore the file") from None
 
 
@@ -54,6 +54,6 @@ def constant_values(law: str, overrides: Mapping[str, float] | None = None) -> d
     values = {name: c.value for name, c in physics(law).items()}
     for name, value in (overrides or {}).items():
         if name not in values:
-            raise InputError(f"calibration moves an unknown constant {name!r} of the {law} law: it was made by another version")
+            raise InputError(f"calibration moves an unknown constant {shown(name)} of the {law} law: it was made by another version")
         values[name] = float(value)
     return values

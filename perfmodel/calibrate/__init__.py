@@ -11,7 +11,7 @@ from perfmodel.calibrate.accept import rows_of_gpu
 from perfmodel.calibrate.collective import fit_collective
 from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.calibrate.table import fit_table
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import Calibration
@@ -43,7 +43,7 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame], *, s
     models: dict[str, FittedModel] = {}
     for kind, given in tables.items():
         if not isinstance(kind, str):
-            raise InputError(f"the name of a table is {kind!r}: expected kernel:gemm, gemm, collective ...")
+            raise InputError(f"the name of a table is {shown(kind)}: expected kernel:gemm, gemm, collective ...")
         table(given, kind)
         frame = rows_of_gpu(kind, spec, given, skip_others=skip_other_gpus)
         if kind.startswith("kernel:"):

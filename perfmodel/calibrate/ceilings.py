@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel._resources import layers
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.model import FittedModel, read_model
@@ -40,7 +40,7 @@ def fit_ceilings(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Ma
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in good:
         if row["name"] not in CEILINGS:
-            raise InputError(f"unknown ceiling {row['name']!r}: known are {', '.join(CEILINGS)}")
+            raise InputError(f"unknown ceiling {shown(row['name'])}: known are {', '.join(CEILINGS)}")
         found.setdefault(row["name"], []).append(row)
     if not found:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel._resources import shipped
-from perfmodel.errors import InputError
+from perfmodel.boundary import read_toml
+from perfmodel.errors import InputError, shown
 from perfmodel.measure.operators import ATTENTION_KERNELS, MEMORY_KINDS
 
 if TYPE_CHECKING:
@@ -33,13 +33,10 @@ _SPACE = {
 def read_recipe(path: Path | None = None) -> Mapping[str, Any]:
     """The recipe as tables by part. Raises InputError naming what is missing or out of range."""
     path = path or shipped("calibration") / "recipes" / "gpu.toml"
-    try:
-        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a recipe ({error})") from None
+    recipe = read_toml(path)
     for part, table in recipe.items():
         if part not in PARTS:
-            raise InputError(f"{path}: unknown part {part!r}: known are {', '.join(PARTS)}")
+            raise InputError(f"{path}: unknown part {shown(part)}: known are {', '.join(PARTS)}")
         if not isinstance(table, dict) or not isinstance(table.get("use"), int | float) or not 0 < table["use"] <= 1:
             raise InputError(f"{path}: [{part}] needs use, a weight above 0 and up to 1")
         for name in _SPACE.get(part, ()):

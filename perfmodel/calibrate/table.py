@@ -21,7 +21,7 @@ from perfmodel.calibrate.operators import (
     read_rows,
     shape_folds,
 )
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging, scope
@@ -78,18 +78,22 @@ US = 1e6
 def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The usable rows of a table: duplicates become their median. Raises InputError in one line naming the rows for anything wrong."""
     if kind not in KINDS:
-        raise InputError(f"unknown table {kind!r}: expected {', '.join(KINDS)} or kernel:gemm")
+        raise InputError(f"unknown table {shown(kind)}: expected {', '.join(KINDS)} or kernel:gemm")
     if config := [str(name) for name in frame.columns if canonical_field(name) in TILE]:
         raise InputError(f"the {kind} table has column {config[0]}, a Triton config: its rows are kernel:gemm, not a library's {kind}")
     missing = [name for name in (*NEEDED[kind], "latency_us") if find(frame, name) is None]
     if missing:
         raise InputError(f"the {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
     latency = latencies_us(kind, frame)
+    frame = frame.assign(latency_us=latency)
     columns = read_frame(kind, frame)
     if len(frame):
         check_repeats(kind, list(frame.index), np.stack(list(columns.values()), axis=1), np.log(latency))
     keys = [name for name in frame.columns if name != "latency_us"]
-    unique = frame.drop_duplicates(subset=keys)
+    try:
+        unique = frame.drop_duplicates(subset=keys)
+    except (TypeError, UnicodeEncodeError):
+        raise InputError(f"the {kind} table has a cell that is neither a number nor a name, such as a list") from None
     if len(unique) == len(frame):
         return frame
     median = frame.groupby(keys, dropna=False, observed=True, sort=False)["latency_us"].transform("median")

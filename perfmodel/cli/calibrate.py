@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from perfmodel._resources import user_folder
+from perfmodel.boundary import expanded
 from perfmodel.calibrate import calibrate_table
 from perfmodel.cli import calibrate_run, calibrate_stored, options, output
 from perfmodel.cli.progress import Progress
@@ -42,7 +43,7 @@ def table(
         frame = pd.concat([options.read_frame(path) for path in paths], ignore_index=True)
         fitted = calibrate_table(spec, {kind: frame}, skip_other_gpus=skip_other_gpus)
     written = fitted if out else fitted.own()  # into a folder of its own a calibration goes whole
-    folder = written.save(out.expanduser() if out else user_folder() / "calibration" / spec.name)
+    folder = written.save(expanded(out) if out else user_folder() / "calibration" / spec.name)
     rows = [
         {
             "model_id": model.model_id,

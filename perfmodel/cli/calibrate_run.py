@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel import boundary
 from perfmodel._resources import layers, user_folder
-from perfmodel.cli import options, output
+from perfmodel.cli import output
 from perfmodel.cli.progress import Progress
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.probe import probe_device, write_draft
@@ -77,16 +78,18 @@ def report(
     output.check_format(json_, csv_)
     if (gpu is None) == (folder is None):
         raise InputError("report needs --gpu NAME or --calibration FOLDER, one of them")
-    folders = [folder.expanduser()] if folder else [layer / find_gpu(str(gpu)).name for layer in layers("calibration")]
+    folders = [boundary.expanded(folder)] if folder else [layer / find_gpu(str(gpu)).name for layer in layers("calibration")]
     path = next((f / SUMMARY for f in folders if (f / SUMMARY).is_file()), None)
     if path is None:
         raise NoAnswerError(_no_report(gpu, folders))
     try:
-        summary = json.loads(options.read_text(path))
+        summary = boundary.read_json(path)
         with Progress("drawing"):
-            written = write_report(summary, out.expanduser())
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is no report of this version, perhaps half-written ({error!r}): calibrate again") from None
+            written = write_report(summary, boundary.expanded(out))
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is no report of this version, perhaps half-written ({shown(error)}): calibrate again") from None
     rows = [{"file": str(p), "bytes": p.stat().st_size} for p in written]
     _print(rows, json_, csv_)
 
@@ -187,7 +190,7 @@ def _measure(
         here = devices_here()
         chosen, part = cluster.own_share(here, _indices(devices, len(here)))
         spec = find_gpu(gpu) if gpu else _known(probe_device(chosen[0].index))
-    folder = run_folder(spec.name, folder.expanduser() if folder else None)
+    folder = run_folder(spec.name, boundary.expanded(folder) if folder else None)
     if fresh and part[1] > 1:
         raise InputError("--fresh is for one process: under torchrun name another --folder, on every host")
     if fresh and (aside := set_aside(folder)):
@@ -268,7 +271,7 @@ def _fit(
     with Progress("fitting") as progress:
         calibration, outcomes = fit_run(spec, rows, provenance=provenance, progress=progress, workers=os.cpu_count() or 1)
     summary = _summary(spec, rows, outcomes, states, budget_s)
-    folder = out.expanduser() if out else user_folder() / "calibration" / spec.name
+    folder = boundary.expanded(out) if out else user_folder() / "calibration" / spec.name
     if calibration.models:
         calibration.save(folder)
     write_report(summary, folder)

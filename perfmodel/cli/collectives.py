@@ -10,7 +10,7 @@ import typer
 
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.errors import InputError, shown, unknown_name
 from perfmodel.ops import Collective
 from perfmodel.ops.collective import KINDS
 from perfmodel.units import GIB, KIB, MIB
@@ -32,11 +32,11 @@ def size_bytes(text: str) -> int | float:
     """Bytes of "16MiB", "64 KB", "4096"; what is no whole number stays one for the operator to refuse."""
     found = re.fullmatch(r"\s*([-+]?[0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text, re.IGNORECASE)
     if not found or found[2].lower() not in UNITS:
-        raise InputError(f"--bytes {text!r}: expected a number with B, KiB, MiB, GiB, KB, MB or GB: 16MiB")
+        raise InputError(f"--bytes {shown(text)}: expected a number with B, KiB, MiB, GiB, KB, MB or GB: 16MiB")
     try:
         value = float(found[1]) * UNITS[found[2].lower()]
     except ValueError:
-        raise InputError(f"--bytes {text!r}: {found[1]!r} is not a number") from None
+        raise InputError(f"--bytes {shown(text)}: {shown(found[1])} is not a number") from None
     return int(value) if value.is_integer() else value
 
 

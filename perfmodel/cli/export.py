@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from perfmodel._atomic import write_atomically
+from perfmodel.boundary import expanded
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
 from perfmodel.errors import InputError
@@ -124,7 +125,7 @@ def inductor(
         output.write_json(table)
         return
     try:
-        write_atomically(out.expanduser(), json.dumps(table, indent=2) + "\n")
+        write_atomically(expanded(out), json.dumps(table, indent=2) + "\n")
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror or error})") from None
     print(f"perfmodel: {out} written", file=sys.stderr)

@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Sequence
 
 from perfmodel import __version__
-from perfmodel.errors import PerfModelError, unknown_name
+from perfmodel.boundary import path_shown
+from perfmodel.errors import LONGEST_LINE, NoAnswerError, PerfModelError, plain, unknown_name
 
 VERBS = {
     "gpus": "list the known GPUs, show one with the source of every number, lint the database",
@@ -34,6 +35,18 @@ VERBS = {
     "evaluate": "score rankings and collectives against measured rows, beside baselines",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_OUTSIDE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EMFILE,
+)
+"""What a file system says of somebody's files: not a fault of this program."""
 _HELP = """\
 usage: perfmodel VERB ... [--json | --csv]
 
@@ -51,6 +64,7 @@ example:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    _open_streams()
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -68,10 +82,12 @@ def run(arguments: list[str]) -> int:
         _drop_output()
         return 141
     except OSError as error:
+        if error.errno in _OUTSIDE and error.filename is not None:
+            return _fail(f"{path_shown(error.filename)}: {error.strerror}", 1)
         if error.errno not in _FULL:
             raise
         _drop_output()
-        return _fail(f"cannot write: {error.strerror}", 1)
+        return _fail(f"cannot write{f' {path_shown(error.filename)}' if error.filename else ''}: {error.strerror}", 1)
     except ImportError as error:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # a compiled module that was being loaded wraps it
             return _fail("interrupted", 130)
@@ -80,20 +96,38 @@ def run(arguments: list[str]) -> int:
 
 def _dispatch_whole(arguments: list[str]) -> int:
     """Run one command; into a pipe or file its output goes at once, so that a reader who takes the first line of a few meets no error."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         return _dispatch(arguments)
     held = io.StringIO()
     try:
         with contextlib.redirect_stdout(held):
             return _dispatch(arguments)
     finally:
-        sys.stdout.write(held.getvalue())
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.write(held.getvalue())
+            sys.stdout.flush()
+        elif held.getvalue():
+            raise NoAnswerError("cannot write: standard output is closed")
+
+
+def _open_streams() -> None:
+    """Occupy closed descriptors, so that no file gets their numbers; let a terminal without Unicode show what it can."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.BytesIO())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:
     """What is still buffered cannot be written either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(io.UnsupportedOperation, AttributeError):  # no file behind it, or none at all
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -133,12 +167,13 @@ def _command(verb: str, arguments: list[str]) -> int:
             return 0
         message = error.format_message() or str(error)
         path = at.command_path if at else f"perfmodel {verb}"
-        return _fail(f"{message} Try '{path} --help'.", 2)
+        return _fail(f"{plain(message, LONGEST_LINE - 60)} Try '{path} --help'.", 2)
 
 
 def _fail(message: str, code: int) -> int:
     if message:
-        print(f"perfmodel: {' '.join(message.split())}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody is left to tell
+            print(f"perfmodel: {plain(message, LONGEST_LINE)}", file=sys.stderr)
     return code
 
 

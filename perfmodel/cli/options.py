@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfmodel.errors import InputError
+from perfmodel import boundary
+from perfmodel.errors import InputError, plain
 from perfmodel.ops import Gemm
 
 if TYPE_CHECKING:
@@ -95,12 +95,7 @@ def configs(path: Path | None) -> list[dict[str, Any]] | None:
 
 def read_text(path: Path) -> str:
     """Text of a file; one line for a missing or binary one."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text file") from None
+    return boundary.read_text(path)
 
 
 def read_frame(path: Path) -> Any:
@@ -113,19 +108,21 @@ def read_frame(path: Path) -> Any:
         ".json": pd.read_json,
         ".jsonl": lambda p: pd.read_json(p, lines=True),
     }
-    reader = readers.get(path.suffix.lower())
+    where, reader = boundary.path_shown(path), readers.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"{path}: unknown kind of file; known: {', '.join(readers)}")
+        raise InputError(f"{where}: unknown kind of file; known: {', '.join(readers)}")
     try:
-        with path.open("rb"):
+        with boundary.readable(path, boundary.LARGEST_TABLE_BYTES).open("rb"):
             pass
         frame = reader(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, ImportError) as error:  # every parser's own error is a ValueError
-        raise InputError(f"{path}: cannot be read as {path.suffix[1:]} ({str(error).splitlines()[0]})") from None
-    if frame.empty:
-        raise InputError(f"{path} holds no row")
+    except InputError:
+        raise
+    except OSError as error:  # pyarrow's own are of this kind too, without an errno
+        raise InputError(f"{where}: cannot be read ({plain(error.strerror or error)})") from None
+    except (ValueError, ImportError, RecursionError, AttributeError, TypeError, KeyError) as error:  # of a broken file, by its parser
+        raise InputError(f"{where}: cannot be read as {path.suffix[1:]} ({plain(error)})") from None
+    if not hasattr(frame, "columns") or frame.empty:
+        raise InputError(f"{where} holds no row")
     return frame
 
 
@@ -151,10 +148,7 @@ def _number(text: str) -> int | str:
 
 
 def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON, perhaps half-written ({error})") from None
+    data = boundary.parse_json(text, path)
     rows = data.get("configs") if isinstance(data, dict) else data
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f'{path}: expected a JSON list of objects, one a config, or an object with "configs"')
@@ -164,8 +158,16 @@ def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
 def _csv_rows(path: Path, text: str) -> list[dict[str, Any]]:
     rows = []
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    for row in reader:
+    for row in _csv_lines(path, reader):
         if None in row:
             raise InputError(f"{path}, line {reader.line_num}: more cells than the header has")
         rows.append({name.strip(): cell.strip() for name, cell in row.items() if cell is not None and cell.strip()})
     return rows
+
+
+def _csv_lines(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str | Any, str | Any]]:
+    """Rows of a CSV; raises InputError for a line that the parser refuses (a field of more than 128 KiB)."""
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise InputError(f"{boundary.path_shown(path)}, line {reader.line_num}: {plain(error)}") from None

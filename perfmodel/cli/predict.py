@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from perfmodel.boundary import parse_json
 from perfmodel.cli import collectives, options, output
 from perfmodel.cli.operators import add_operator
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.predict import Operator
 from perfmodel.predict import predict as predict_op
 from perfmodel.prediction import Prediction
@@ -94,17 +94,13 @@ def answer(
 def one_config(text: str) -> dict[str, Any]:
     """A config from `name=value,...` or a JSON object."""
     if text.lstrip().startswith("{"):
-        try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"--config is not JSON ({error})") from None
-        return dict(data)
+        return dict(parse_json(text, "--config"))  # starts with a brace: an object, or refused
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if not pairs or not all(name.strip() and value.strip() for name, _, value in pairs):
-        raise InputError(f'--config {text!r}: expected "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object')
+        raise InputError(f'--config {shown(text)}: expected "block_m=128,block_n=256,block_k=64,num_warps=8" or a JSON object')
     found = {name.strip(): value.strip() for name, _, value in pairs}
     if len(found) < len(pairs):
-        raise InputError(f"--config {text!r} gives a field twice")
+        raise InputError(f"--config {shown(text)} gives a field twice")
     return found
 
 

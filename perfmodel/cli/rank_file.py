@@ -9,7 +9,7 @@ import typer
 
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.tune.triton_file import FileRanking, rank_file
 
 _COLUMNS = ("latency_us", "low_us", "high_us", "bound", "waves", "blocks_per_sm", "limiter", "tier", "regs", "spill_bytes", "shared_bytes")
@@ -96,7 +96,7 @@ def numbers(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip().isidentifier() or not value.strip():
-            raise InputError(f"--arg {text!r}: expected NAME=VALUE, like M=4096 or a_ptr='*bf16'")
+            raise InputError(f"--arg {shown(text)}: expected NAME=VALUE, like M=4096 or a_ptr='*bf16'")
         found[name.strip()] = number(value.strip())
     return found
 
@@ -124,7 +124,7 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"--time-limit {text!r}: expected seconds") from None
+        raise InputError(f"--time-limit {shown(text)}: expected seconds") from None
 
 
 def show(found: FileRanking, *, pruned: bool, json_: bool, csv_: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from perfmodel._atomic import write_atomically
+from perfmodel.boundary import expanded
 from perfmodel.cli import options, output
 from perfmodel.errors import InputError
 from perfmodel.tune.store import Run, Store, read_export
@@ -52,7 +53,7 @@ def export_(
         output.write_json(data)
         return
     try:
-        write_atomically(Path(path).expanduser(), json.dumps(data, indent=1) + "\n")
+        write_atomically(expanded(path), json.dumps(data, indent=1) + "\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
     _report([{"file": path, "runs": len(data["runs"])}], f"{len(data['runs'])} runs written to {path}", json_, csv_)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.ops.check import table
 
 Ints = npt.NDArray[np.int64]
@@ -108,7 +108,7 @@ def parse_configs(
     else:
         if isinstance(configs, Mapping):
             given = (_as_mapping(configs, 0),)
-        elif isinstance(configs, Iterable) and not isinstance(configs, str | bytes):
+        elif isinstance(configs, Iterable) and not isinstance(configs, str | bytes) and getattr(configs, "ndim", True):
             given = tuple(_as_mapping(c, i) for i, c in enumerate(configs))
         else:
             raise InputError(f"configs must be a list of configs or a DataFrame, not {type(configs).__name__}")
@@ -123,7 +123,7 @@ def parse_configs(
     position = {v: i for i, v in enumerate(variants)}
     for i, name in enumerate(names):
         if name not in position:
-            raise InputError(f"config {i} has variant {name!r}; known: {', '.join(variants)}")
+            raise InputError(f"config {i} has variant {shown(name)}; known: {', '.join(variants)}")
     code = np.array([position[n] for n in names], dtype=np.int8)
     return Configs(columns, code, tuple(variants), given)
 
@@ -154,7 +154,7 @@ def _renamed(row: Mapping[Any, Any], where: str) -> dict[str, Any]:
             both = ", ".join(str(n) for n in row if canonical_field(n) == field)
             raise InputError(f"{where} gives {field} more than once with different values: as {both}")
         if field not in _CANONICAL and (near := _meant(field.lower())):
-            raise InputError(f"{where} has an unknown field {name!r}: did you mean {near}?")
+            raise InputError(f"{where} has an unknown field {shown(name)}: did you mean {near}?")
         found[field] = value
     return found
 
@@ -174,6 +174,8 @@ def canonical_field(name: Any) -> str:
 def _whole(values: Any, name: str, count: int) -> Ints:
     """A column of whole numbers; a missing column, or a missing entry of an optional one, takes the default."""
     default = DEFAULTS.get(name)
+    if values is not None and (flags := _flags(values)):
+        raise InputError(f"config {flags[0]}: {name} must be a whole number, got {shown(values[flags[0]])}")
     if values is None:
         if default is None:
             raise InputError(_lacks(0, name))
@@ -193,7 +195,7 @@ def _whole(values: Any, name: str, count: int) -> Ints:
         if value is None:
             raise InputError(_lacks(bad[0], name))
         given = value.tolist() if hasattr(value, "tolist") else value
-        raise InputError(f"config {bad[0]}: {name} must be a whole number of {low} or more, got {given!r}")
+        raise InputError(f"config {bad[0]}: {name} must be a whole number of {low} or more, got {shown(given)}")
     return numbers.astype(np.int64)
 
 
@@ -206,3 +208,10 @@ def _number(value: Any) -> float:
         return float(value) if np.ndim(value) == 0 else -1.0
     except (TypeError, ValueError, OverflowError):
         return -1.0
+
+
+def _flags(values: Any) -> list[int]:
+    """Places of True and False among values that should be numbers."""
+    if not {bool, np.bool_} & (set(map(type, values)) if values.dtype == object else {values.dtype.type}):
+        return []
+    return [i for i, value in enumerate(values) if isinstance(value, bool | np.bool_)]

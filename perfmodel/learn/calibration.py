@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfmodel.boundary import path_shown
+from perfmodel.boundary import expanded, path_shown
 from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.model import FittedModel, find_model, read_model
@@ -59,12 +59,13 @@ def load_calibration(path: str | Path) -> Calibration:
     """Read a calibration folder (one subfolder a model); raises InputError when there is none or a card is corrupt."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"calibration is {shown(path)}: expected 'auto', None, a Calibration, or the path of one")
-    root = Path(path)
+    root = expanded(path)
     try:
-        root = root.expanduser()
         cards = sorted(root.glob("*/card.json")) if root.is_dir() else []
-    except (OSError, RuntimeError, ValueError):  # no home, or a name that the system does not take
+    except ValueError:  # a name that the system does not take
         cards = []
+    except OSError as error:
+        raise InputError(f"no calibration at {path_shown(root)}: {error.strerror}") from None
     if not cards:
         raise InputError(f"no calibration at {path_shown(root)}: expected a folder with <kind>/card.json files")
     models = {card.parent.name: read_model(card.parent) for card in cards}

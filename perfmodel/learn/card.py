@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perfmodel.errors import shown
+
 TIERS = ("spec", "calibrated")
 LARGEST = 1e300
 DOUBT_KEY = "doubt"  # of a model whose widths are those of GPUs left out: the log correction that `doubt` in learn/operators takes
@@ -26,7 +28,7 @@ def number(field: str, value: object, low: float = -LARGEST, high: float = LARGE
     good = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high and (value > 0 or not positive)
     if not good:
         allowed = "a positive number" if positive else "a number" if high == LARGEST else f"a number from {low:g} to {high:g}"
-        raise CardError(f"{field} is {value!r}: expected {allowed}")
+        raise CardError(f"{field} is {shown(value)}: expected {allowed}")
     return float(value)  # type: ignore[arg-type]
 
 
@@ -38,10 +40,10 @@ def constants(value: object) -> dict[str, float]:
 def pair(field: str, value: object, widest: float = LARGEST) -> tuple[float, float]:
     """(low, high), in that order."""
     if not isinstance(value, list) or len(value) != 2:
-        raise CardError(f"{field} is {value!r}: expected [low, high]")
+        raise CardError(f"{field} is {shown(value)}: expected [low, high]")
     low, high = (number(field, v, -widest, widest) for v in value)
     if low > high:
-        raise CardError(f"{field} is {value!r}: the low end is above the high one")
+        raise CardError(f"{field} is {shown(value)}: the low end is above the high one")
     return low, high
 
 
@@ -58,14 +60,14 @@ def envelope(value: object) -> dict[str, tuple[float, float]]:
 def tier(value: object) -> str:
     """What an answer of the model may call itself."""
     if value not in TIERS:
-        raise CardError(f"tier is {value!r}: expected {' or '.join(TIERS)}")
+        raise CardError(f"tier is {shown(value)}: expected {' or '.join(TIERS)}")
     return str(value)
 
 
 def names(field: str, value: object) -> tuple[str, ...]:
     """A list of texts."""
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise CardError(f"{field} is {value!r}: expected a list of names")
+        raise CardError(f"{field} is {shown(value)}: expected a list of names")
     return tuple(value)
 
 
@@ -75,7 +77,7 @@ def check_facts(card: Mapping[str, Any]) -> None:
         if field in card:
             names(field, card[field])
     if not isinstance(counts := card.get(COUNTS_KEY, []), list):
-        raise CardError(f"{COUNTS_KEY} is {counts!r}: expected a list of numbers")
+        raise CardError(f"{COUNTS_KEY} is {shown(counts)}: expected a list of numbers")
     for count in counts:
         number(COUNTS_KEY, count, 2, MOST_GPUS)
     _codes("dtype_codes", card.get("dtype_codes", []), DTYPE_CODES)
@@ -83,7 +85,7 @@ def check_facts(card: Mapping[str, Any]) -> None:
         _codes(f"known_names.{path}", codes, PAIR_CODES)
     for group, widths in _mapping("half_widths", card.get("half_widths", {})).items():
         if not isinstance(widths, list) or len(widths) != 6:
-            raise CardError(f"half_widths.{group} is {widths!r}: expected six numbers")
+            raise CardError(f"half_widths.{group} is {shown(widths)}: expected six numbers")
         for width in widths:
             number(f"half_widths.{group}", width, 0.0, WIDEST_LOG)
     if DOUBT_KEY in card:
@@ -96,10 +98,10 @@ def check_facts(card: Mapping[str, Any]) -> None:
 
 def _mapping(field: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise CardError(f"{field} is {value!r}: expected an object")
+        raise CardError(f"{field} is {shown(value)}: expected an object")
     return value
 
 
 def _codes(field: str, value: object, count: int) -> None:
     if not isinstance(value, list) or not all(isinstance(v, int) and 0 <= v < count for v in value):
-        raise CardError(f"{field} is {value!r}: expected a list of whole numbers from 0 to {count - 1}")
+        raise CardError(f"{field} is {shown(value)}: expected a list of whole numbers from 0 to {count - 1}")

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from perfmodel._atomic import write_atomically
 from perfmodel._resources import folders, forget, look, shipped
-from perfmodel.errors import InputError
+from perfmodel.boundary import path_shown, read_json
+from perfmodel.errors import InputError, plain, shown
 from perfmodel.learn import card as checks
 from perfmodel.learn.residual import Residual, feature, load_residual
 
@@ -93,9 +94,9 @@ def read_model(folder: Path) -> FittedModel:
     """
     path = folder / "card.json"
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        card = read_json(path)
         if card["card_version"] != CARD_VERSION:
-            raise InputError(f"{path} is of card version {card['card_version']}, this perfmodel reads {CARD_VERSION}: fit it again")
+            raise InputError(f"{path} is of card version {shown(card['card_version'])}, this perfmodel reads {CARD_VERSION}: fit it again")
         names = checks.names("features", card["features"])
         checks.check_facts(card)
         model = FittedModel(
@@ -109,12 +110,12 @@ def read_model(folder: Path) -> FittedModel:
             card=card,
         )
     except checks.CardError as error:
-        raise InputError(f"{path}: {error}; fit it again or reinstall perfmodel") from None
+        raise InputError(f"{path_shown(path)}: {error}; fit it again or reinstall perfmodel") from None
     except InputError:
         raise
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise InputError(
-            f"cannot read the model card {path}: {type(error).__name__}: {error}; fit it again or reinstall perfmodel"
+            f"cannot read the model card {path_shown(path)}: {type(error).__name__}: {plain(error)}; fit it again or reinstall perfmodel"
         ) from None
     return model
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.learn.flat import Flat, flatten
 from perfmodel.learn.ubjson import read_ubjson
 
@@ -131,7 +131,7 @@ def feature(features: Mapping[str, Floats], name: str) -> Floats:
 
 
 def _no_feature(name: str) -> InputError:
-    return InputError(f"the stored model wants feature {name!r}, which this version does not compute: fit it again")
+    return InputError(f"the stored model wants feature {shown(name)}, which this version does not compute: fit it again")
 
 
 def fit_residual(

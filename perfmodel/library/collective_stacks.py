@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.constants import tables
-from perfmodel.errors import unknown_name
+from perfmodel.errors import plain, unknown_name
 from perfmodel.hw.node import NVLINK
 from perfmodel.hw.spec import GpuSpec
 
@@ -38,7 +38,7 @@ def parse_stack(name: object) -> tuple[str, bool, bool]:
     call unless "_graph" is.
     Raises InputError for an unknown stack.
     """
-    text = str(name).strip().lower().replace("-", "_").replace(" ", "_")
+    text = plain(name).lower().replace("-", "_").replace(" ", "_")
     eager, graph = text.endswith("_eager"), text.endswith("_graph")
     bare = text.removesuffix("_eager").removesuffix("_graph").replace("_", "")
     stack = _SAME.get(bare, bare)

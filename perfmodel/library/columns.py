@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, listed, plain, shown
 from perfmodel.library import moe_rows, names
 from perfmodel.ops.check import MAX_SIZE, table
 from perfmodel.ops.memory import TRAFFIC, memory_kind
@@ -94,8 +94,8 @@ def factorized(values: Any) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.object
     try:
         codes, found = pd.factorize(cells, use_na_sentinel=False)
     except TypeError:
-        row = next(i for i, value in enumerate(cells) if not pd.api.types.is_hashable(value))
-        raise InputError(f"row {row} has {cells[row]!r} in column {getattr(values, 'name', None)}: expected one name") from None
+        row = next((i for i, value in enumerate(cells) if not pd.api.types.is_hashable(value)), 0)
+        raise InputError(f"row {row} has {shown(cells[row])} in column {getattr(values, 'name', None)}: expected one name") from None
     return codes, np.asarray(found, dtype=object)
 
 
@@ -105,7 +105,7 @@ def plain_numbers(kind: str, field: str, series: Any) -> Floats:
 
     column = pd.Series(series)
     if column.dtype.kind not in "cmM":  # complex numbers and dates would convert
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
+        with contextlib.suppress(TypeError, ValueError, ArithmeticError):
             values: Floats = column.to_numpy(dtype=np.float64, na_value=np.nan)
             return values
     raise InputError(f"{kind} table: column {field} must hold numbers, it holds {column.dtype}")
@@ -121,7 +121,7 @@ def numbers(kind: str, field: str, series: Any, labels: Any = None) -> Floats:
         label = first if labels is None else labels[first]
         raise InputError(
             f"{kind} table: {field} must be a whole number of {low:.0f} or more: "
-            f"row {label} has {float(values[first])!r} ({int(bad.sum())} such rows)"
+            f"row {label} has {shown(float(values[first]))} ({int(bad.sum())} such rows)"
         )
     return values
 
@@ -134,7 +134,7 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
     table(frame, kind)
     missing = [field for field in NEEDED[kind] if find(frame, field) is None]
     if missing:
-        raise InputError(f"a {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
+        raise InputError(f"a {kind} table lacks column {', '.join(missing)}; it has {listed(map(str, frame.columns))}")
     length, labels = len(frame), frame.index
     out: Columns = {}
     for field in NEEDED[kind]:
@@ -161,23 +161,25 @@ def read_frame(kind: str, frame: pd.DataFrame) -> Columns:
             out["decode"] = coded(frame[phase], _phase_code)
         out["q_len"] = np.where(np.isnan(out["q_len"]), np.where(out["decode"] > 0, 1.0, out["kv_len"]), out["q_len"])
         _require(kind, (out["decode"] == 0) | (out["q_len"] == 1), "q_len of decode must be 1", labels)
+        seen_by_some = (out["q_len"] <= out["kv_len"]) | (out.get("causal", np.ones(length)) == 0)
+        _require(kind, seen_by_some, "causal attention needs kv_len of at least q_len", labels)
     if kind == "attention":
         _require(kind, np.mod(out["q_heads"], out["kv_heads"]) == 0, "q_heads must be a multiple of kv_heads", labels)
     if kind == "memory":
         _tensor_parallel(frame, out)
         source = find(frame, "source")
-        out["alone"] = np.zeros(length) if source is None else coded(frame[source], lambda v: "vidur" in str(v).lower())
+        out["alone"] = np.zeros(length) if source is None else coded(frame[source], lambda v: "vidur" in plain(v).lower())
     if kind == "moe":
         name = find(frame, "distribution")
         out["skew"] = np.zeros(length) if name is None else coded(frame[name], lambda v: skew("" if v is None else v))
         out["stage"] = np.zeros(length) if "weight" not in frame.columns else coded(frame["weight"], _stage_code)
         kernel_name, version = find(frame, "kernel"), find(frame, "stack_version")
-        plain = np.zeros(length) if kernel_name is None else coded(frame[kernel_name], lambda v: "nongated" in str(v).lower())
+        nongated = np.zeros(length) if kernel_name is None else coded(frame[kernel_name], lambda v: "nongated" in plain(v).lower())
         old = np.zeros(length)
         for stack, since in moe_rows.SINCE.items() if version is not None else ():
             mine = out["stack"] == names.stack_code(stack)
             old[mine] = coded(frame[version][mine], partial(moe_rows.is_older, since))
-        out["gated"] = moe_rows.gated(out["hidden"], out["inter"], old, plain > 0)
+        out["gated"] = moe_rows.gated(out["hidden"], out["inter"], old, nongated > 0)
         out["old"] = old
         out["whole_tokens"] = moe_rows.whole_tokens(out["stack"], out["ep"], old)
         _require(kind, out["top_k"] <= out["num_experts"], "top_k must be at most num_experts", labels)
@@ -210,23 +212,23 @@ def take(columns: Mapping[str, Floats], rows: Any) -> Columns:
 
 
 def _stage_code(value: Any) -> float:
-    text = str(value).strip().lower()
+    text = plain(value).lower()
     if value is None or text in ("", "both", "all"):
         return 0.0
     if text in ("w13", "w1", "gate_up"):
         return 1.0
     if text in ("w2", "down"):
         return 2.0
-    raise InputError(f"weight must be w13 or w2 (one grouped GEMM alone) or both, got {value!r}")
+    raise InputError(f"weight must be w13 or w2 (one grouped GEMM alone) or both, got {shown(value)}")
 
 
 def _phase_code(value: Any) -> float:
-    text = str(value).strip().lower()
+    text = plain(value).lower()
     if text in ("prefill", "context"):
         return 0.0
     if text in ("decode", "generation"):
         return 1.0
-    raise InputError(f"phase must be prefill or decode, got {value!r}")
+    raise InputError(f"phase must be prefill or decode, got {shown(value)}")
 
 
 def _tensor_parallel(frame: pd.DataFrame, out: Columns) -> None:

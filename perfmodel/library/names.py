@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from perfmodel.dtypes import DType
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.errors import InputError, plain, unknown_name
 from perfmodel.hw.spec import GpuSpec
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_wo", "int4_wo", "nvfp4", "fp32")
@@ -21,7 +21,7 @@ STACKS = ("any", "vllm", "sglang", "trtllm", "torch")
 ANY_STACK = 0
 _STACK_ALIASES = {
     "pytorch": "torch", "cublas": "torch", "tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm", "trt-llm": "trtllm", "trt_llm": "trtllm",
-    "": "any", "none": "any", "nan": "any",
+    "": "any", "none": "any",
 }  # fmt: skip
 KERNELS = ("other", "fa2", "fa3", "fa4", "flashinfer", "triton", "trtllm", "cudnn", "cutlass", "deepgemm", "marlin")
 _KERNEL_MARKS = (
@@ -57,7 +57,7 @@ def stack_code(name: Any) -> int:
     """Code of a serving stack; None and empty mean any."""
     if name is None or (isinstance(name, float) and np.isnan(name)):
         return ANY_STACK
-    key = str(name).strip().lower()
+    key = plain(name).lower()
     key = _STACK_ALIASES.get(key, key)
     if key not in STACKS:
         raise unknown_name("stack", name, STACKS[1:])
@@ -66,7 +66,7 @@ def stack_code(name: Any) -> int:
 
 def kernel_code(name: Any) -> int:
     """Code of the family a kernel's name belongs to; `other` when nothing is recognised or it is not said."""
-    text = str(name).lower()
+    text = plain(name).lower()
     return next((KERNELS.index(family) for mark, family in _KERNEL_MARKS if mark in text), 0)
 
 

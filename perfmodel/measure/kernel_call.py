@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Keywords of a config that are the compiler's, not the kernel's."""
@@ -183,10 +183,10 @@ def _described(name: str, text: str, known: Mapping[str, Any]) -> tuple[str, boo
     if descriptor:
         sides = [str(known.get(side.strip(), side.strip())) for side in descriptor[2].split(",")]
         if not all(side.isdigit() for side in sides):
-            raise InputError(f"argument {name}: {text!r} names a side that is neither a number nor a constant of the config")
+            raise InputError(f"argument {name}: {shown(text)} names a side that is neither a number nor a constant of the config")
         return f"tensordesc<{type_name(descriptor[1])}[{', '.join(sides)}]>", False
     raise InputError(
-        f"argument {name} = {text!r}: expected a number, a pointer's type like '*bf16' or '*bf16[4096, 1024]', or a descriptor's"
+        f"argument {name} = {shown(text)}: expected a number, a pointer's type like '*bf16' or '*bf16[4096, 1024]', or a descriptor's"
     )
 
 

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.errors import InputError, shown, unknown_name
 from perfmodel.measure.compile import compile_many
 from perfmodel.measure.kernels import KernelFamily, family
 from perfmodel.measure.rows import Appender, Row, read, row_key
@@ -277,7 +277,7 @@ def read_policy(fields: Sequence[str]) -> Policy:
         try:
             given[name] = known[name](value)
         except ValueError:
-            raise InputError(f"{name} of the timing policy must be a number, got {value!r}") from None
+            raise InputError(f"{name} of the timing policy must be a number, got {shown(value)}") from None
         if not given[name] > 0:
             raise InputError(f"{name} of the timing policy must be above 0, got {value}")
     return Policy(**given)

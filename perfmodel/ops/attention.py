@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, plain, shown
 from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Floats, Work
 
@@ -40,13 +40,15 @@ class Attention:
     kind: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
-        if self.phase not in PHASES:
-            raise InputError(f"phase must be prefill or decode, got {self.phase!r}")
+        if not isinstance(self.phase, str) or self.phase not in PHASES:
+            raise InputError(f"phase must be prefill or decode, got {shown(self.phase)}")
         for name in ("batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim"):
             object.__setattr__(self, name, size(name, getattr(self, name)))
         object.__setattr__(self, "window", size("window", self.window, low=0))
+        if not isinstance(self.causal, bool):
+            raise InputError(f"causal must be True or False, got {shown(self.causal)}")
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
-        object.__setattr__(self, "kv_dtype", parse_dtype(self.kv_dtype or self.dtype).name)
+        object.__setattr__(self, "kv_dtype", parse_dtype(_given(self.kv_dtype) or self.dtype).name)
         if self.q_heads % self.kv_heads:
             raise InputError(f"q_heads must be a multiple of kv_heads, got {self.q_heads} and {self.kv_heads}")
         if self.phase == "decode" and self.q_len != 1:
@@ -55,8 +57,6 @@ class Attention:
             raise InputError(f"causal attention needs kv_len of at least q_len, got {self.kv_len} and {self.q_len}")
         heads = (self.q_len * self.q_heads, self.kv_len * self.kv_heads)
         holdable("attention", *(self.batch * self.head_dim * rows for rows in heads))
-        if not isinstance(self.causal, bool):
-            raise InputError(f"causal must be True or False, got {self.causal!r}")
 
     def work(self) -> Work:
         """Compulsory work of this call."""
@@ -87,6 +87,11 @@ def attention_work(
     keys = np.where(np.asarray(window) > 0, np.minimum(kv_len, np.asarray(window) + q_len - 1.0), kv_len)
     kv = 2.0 * batch * keys * kv_heads * head_dim
     return Work(4.0 * batch * q_heads * head_dim * pairs, rows * q_bytes + kv * kv_bytes, rows * 2.0)
+
+
+def _given(name: object) -> str:
+    """A name as text, empty for none; what is no text stays visible, for the check to name it."""
+    return "" if name is None else name if isinstance(name, str) else plain(name)
 
 
 def visited_pairs(q_len: npt.ArrayLike, kv_len: npt.ArrayLike, window: npt.ArrayLike = 0, causal: npt.ArrayLike = True) -> Floats:

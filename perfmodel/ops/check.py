@@ -13,11 +13,13 @@ MAX_ELEMENTS = 2**46
 
 def size(name: str, value: object, *, low: int = 1, high: int = MAX_SIZE) -> int:
     """Return `value` as an int in [low, high]; raises InputError naming the field, the value and what is allowed."""
+    if type(value) is int and low <= value <= high:
+        return value
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+        number = math.nan if is_flag(value) or getattr(value, "ndim", 0) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, ArithmeticError):
         raise InputError(f"{name} must be a whole number of {low} or more, got {shown(value)}") from None
-    if is_flag(value) or not math.isfinite(number) or number != math.floor(number) or not low <= number <= high:
+    if not math.isfinite(number) or number != math.floor(number) or not low <= number <= high:
         raise InputError(f"{name} must be a whole number from {low} to {high}, got {shown(value)}")
     return int(number)
 

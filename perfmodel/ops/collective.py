@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.errors import InputError, plain, shown, unknown_name
 from perfmodel.ops.check import size
 from perfmodel.ops.work import Work
 
@@ -50,7 +50,7 @@ class Collective:
         object.__setattr__(self, "nodes", size("nodes", self.nodes, high=MAX_GPUS))
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
         if not isinstance(self.topology, str):
-            raise InputError(f"topology must be a name of hwdb/nodes or auto, got {self.topology!r}")
+            raise InputError(f"topology must be a name of hwdb/nodes or auto, got {shown(self.topology)}")
         if self.n_gpus == 1:
             raise InputError("n_gpus is 1: a collective needs at least 2 GPUs (one GPU has nobody to talk to)")
         if self.n_gpus % self.nodes:
@@ -63,7 +63,7 @@ class Collective:
 
 def collective_kind(name: object) -> str:
     """Canonical kind for a usual spelling ("alltoall", "send_recv", "AllReduce"); raises InputError for anything else."""
-    text = str(name).strip().lower().replace("-", "_")
+    text = plain(name).lower().replace("-", "_")
     if text in KINDS:
         return text
     bare = text.replace("_", "").replace(" ", "")

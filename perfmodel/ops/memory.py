@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import unknown_name
+from perfmodel.errors import plain, unknown_name
 from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Work
 
@@ -32,7 +32,7 @@ _ALIASES = {
 
 def memory_kind(name: object) -> str:
     """Canonical name of a memory-bound operator; raises InputError for an unknown one."""
-    key = str(name).strip().lower()
+    key = plain(name).lower()
     key = _ALIASES.get(key, key)
     if key not in TRAFFIC:
         raise unknown_name("memory-bound operator", name, TRAFFIC)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.ops.attention import PHASES, visited_pairs
 from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Work
@@ -34,12 +34,12 @@ class MLA:
     kind: ClassVar[str] = "mla"
 
     def __post_init__(self) -> None:
-        if self.phase not in PHASES:
-            raise InputError(f"phase must be prefill or decode, got {self.phase!r}")
+        if not isinstance(self.phase, str) or self.phase not in PHASES:
+            raise InputError(f"phase must be prefill or decode, got {shown(self.phase)}")
         for name in ("batch", "q_len", "kv_len", "num_heads"):
             object.__setattr__(self, name, size(name, getattr(self, name)))
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
-        object.__setattr__(self, "kv_dtype", parse_dtype(self.kv_dtype or self.dtype).name)
+        object.__setattr__(self, "kv_dtype", parse_dtype(self.dtype if self.kv_dtype is None else self.kv_dtype).name)
         if self.phase == "decode" and self.q_len != 1:
             raise InputError(f"decode has q_len 1, got {self.q_len}")
         if self.q_len > self.kv_len:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Floats, Work
 
@@ -95,7 +95,7 @@ def skew(distribution: str) -> float:
         return 0.0
     found = _POWER_LAW.fullmatch(text)
     if not found:
-        raise InputError(f"distribution must be balanced or power_law_<exponent>, got {distribution!r}")
+        raise InputError(f"distribution must be balanced or power_law_<exponent>, got {shown(distribution)}")
     return float(found.group(1) or 1.0)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.boundary import expanded, read_json
+from perfmodel.errors import InputError, shown, unknown_name
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
@@ -42,14 +42,9 @@ class Experts:
 
 def read_experts(path: str | Path) -> Experts:
     """The MoE sizes of a model's config.json (Hugging Face's names); raises InputError in one line for another file or a dense model."""
-    path = Path(path).expanduser()
+    path = expanded(path)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error})") from None
+    data = read_json(path)
     if not isinstance(data, Mapping):
         raise InputError(f"{path}: not a model's config: expected an object")
     text = {**data, **data["text_config"]} if isinstance(data.get("text_config"), Mapping) else data
@@ -229,5 +224,5 @@ def parse_pair(text: str, what: str) -> tuple[int, int]:
     """`128,128` as two whole numbers."""
     parts = re.split(r"[,x]", text.strip().strip("[]"))
     if len(parts) != 2:
-        raise InputError(f"{what} must be two numbers like 128,128, got {text!r}")
+        raise InputError(f"{what} must be two numbers like 128,128, got {shown(text)}")
     return size(what, parts[0].strip()), size(what, parts[1].strip())

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
@@ -27,7 +27,7 @@ def evaluate(text: str, names: Mapping[str, Any], what: str) -> float:
     except (SyntaxError, ValueError, TypeError, ZeroDivisionError, OverflowError, RecursionError) as error:
         known = ", ".join(sorted(k for k, v in names.items() if isinstance(v, int | float)))
         reason = "not an expression" if isinstance(error, SyntaxError) else str(error)
-        raise InputError(f"{what} {text!r}: {reason}; known names: {known}; functions: {', '.join(_FUNCTIONS)}") from None
+        raise InputError(f"{what} {shown(text)}: {reason}; known names: {known}; functions: {', '.join(_FUNCTIONS)}") from None
     return value
 
 

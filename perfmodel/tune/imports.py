@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfmodel.boundary import read_json
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.measure.kernel_call import OPTIONS
@@ -28,7 +28,7 @@ def read_autotune(path: str | Path, *, gpu: str, keys: Sequence[str] = (), kerne
     """
     path = Path(path)
     spec = find_gpu(gpu)
-    data = _json(path)
+    data = read_json(path)
     try:
         key, timings = list(data["key"]), [(dict(c), t) for c, t in data["configs_timings"]]
     except (KeyError, TypeError, ValueError):
@@ -74,7 +74,7 @@ def read_inductor(path: str | Path) -> list[dict[str, Any]]:
     Entries of other operations and templates without a tile are left out. Raises InputError in one line for another file.
     """
     path = Path(path)
-    data = _json(path)
+    data = read_json(path)
     if not isinstance(data, Mapping) or not all(isinstance(v, list) for v in data.values()):
         raise InputError(f"{path.name}: not a lookup table of Inductor: expected a map from keys to lists of configs")
     names = {"BLOCK_M": "block_m", "BLOCK_N": "block_n", "BLOCK_K": "block_k", "GROUP_M": "group_m"}
@@ -94,12 +94,3 @@ def read_inductor(path: str | Path) -> list[dict[str, Any]]:
                 config |= {o: choice[o] for o in ("num_warps", "num_stages") if o in choice}
                 rows.append({**problem, "template": str(choice.get("template_id", "")), **config})
     return rows
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise InputError(f"{path.name}: not JSON, perhaps half-written ({error})") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel.analytic.bound import within
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.anykernel import ir, law
@@ -227,7 +227,7 @@ def _grid(grid: Grid, call: Call) -> tuple[int, int, int]:
         try:
             tree = parse(f"({grid},)" if not grid.strip().startswith("(") else grid, mode="eval").body
         except SyntaxError:
-            raise InputError(f"grid {grid!r}: not an expression, or expressions with commas between") from None
+            raise InputError(f"grid {shown(grid)}: not an expression, or expressions with commas between") from None
         parts = [unparse(e) for e in tree.elts] if isinstance(tree, Tuple) else [grid]
         raw: Any = [evaluate(part, call.every_value, "grid") for part in parts]
     elif callable(grid):
@@ -256,6 +256,8 @@ def _work(works: dict[Any, Work | str], ttir: str, call: Call, grid: tuple[int, 
             works[key] = analyse(ir.parse(ttir), call.values, grid, call.contents, trips)
         except Unknown as what:
             works[key] = str(what)
+        except RecursionError:
+            works[key] = "its code is nested too deep to be read"
         except ValueError as error:
             works[key] = f"cannot read what the compiler made of it: {error}"
     return works[key]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import config_columns, family_for, kernel_family
@@ -150,9 +151,15 @@ def rank(
     """
     if kernel is not None and not isinstance(kernel, str):
         if not callable(getattr(kernel, "fn", kernel)):
-            raise InputError(f"kernel is {kernel!r}: expected the name of a family, or a @triton.jit function")
+            raise InputError(f"kernel is {shown(kernel)}: expected the name of a family, or a @triton.jit function")
+        from perfmodel.measure.kernel_call import jit_function
         from perfmodel.tune.kernel_rank import rank_kernel
 
+        jit_function(kernel)
+        if call.get("grid") is None:
+            raise InputError("a kernel of your own needs grid: a tuple, a function, or text like 'cdiv(M, BLOCK_M)'")
+        if unknown := sorted(set(call) - set(inspect.signature(rank_kernel).parameters)):
+            raise InputError(f"rank knows no {unknown[0]}: a call of a kernel of your own has grid, arguments and trip_count")
         _replay_code("a kernel of your own", (COLD,), replayed)
         return rank_kernel(op, gpu, kernel, configs=configs, top_k=top_k, **call)
     if call:
@@ -196,5 +203,5 @@ def rank(
 def _replay_code(kernel: str, known: Sequence[str], replayed: str) -> dict[str, int]:
     """The size that says what is replayed, none where that is nothing; raises InputError for what the kernel's law does not know."""
     if replayed not in known:
-        raise InputError(f"replayed is {replayed!r}: expected {' or '.join(known)} for {kernel}")
+        raise InputError(f"replayed is {shown(replayed)}: expected {' or '.join(known)} for {kernel}")
     return {} if replayed == COLD else {"replayed": known.index(replayed)}

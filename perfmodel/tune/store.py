@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel._resources import user_folder
-from perfmodel.errors import InputError
+from perfmodel.boundary import LARGEST_TABLE_BYTES, expanded, read_json
+from perfmodel.errors import InputError, shown
 
 VERSION = 1
 _APPLICATION = 0x706D6631  # "pmf1" in the file's header: whose sqlite file this is
@@ -104,9 +105,13 @@ def _finite(value: Any) -> Any:
 def store_path(path: str | Path | None = None) -> Path:
     """The file to use: `path`, else PERFMODEL_STORE, else store.sqlite in the user's data folder."""
     if path is not None:
-        return Path(path).expanduser()
+        return expanded(path)
     named = os.environ.get("PERFMODEL_STORE")
-    return Path(named).expanduser() if named else user_folder() / "store.sqlite"
+    return expanded(named) if named else user_folder() / "store.sqlite"
+
+
+class _Damaged(ValueError):
+    """A row that this program did not write so."""
 
 
 class Store:
@@ -203,7 +208,7 @@ class Store:
         if not isinstance(data, Mapping) or not isinstance(data.get("runs"), list) or "perfmodel_store" not in data:
             raise InputError(f"{source}: not an export of a perfmodel store: expected an object with perfmodel_store and runs")
         if data["perfmodel_store"] != VERSION:
-            raise InputError(f"{source}: an export of version {data['perfmodel_store']!r}, this perfmodel reads {VERSION}")
+            raise InputError(f"{source}: an export of version {shown(data['perfmodel_store'])}, this perfmodel reads {VERSION}")
         return [_checked(row, f"{source}: run {number}") for number, row in enumerate(data["runs"])]
 
     def _insert(self, rows: list[dict[str, Any]]) -> int:
@@ -280,7 +285,7 @@ class Store:
             yield
         except sqlite3.ProgrammingError:  # a bug of ours, not the file's fault
             raise
-        except (sqlite3.DatabaseError, json.JSONDecodeError) as error:
+        except (sqlite3.DatabaseError, json.JSONDecodeError, _Damaged) as error:
             raise InputError(self._unusable(str(error))) from None
 
     def _unusable(self, why: str) -> str:
@@ -289,17 +294,14 @@ class Store:
 
 def read_export(path: Path) -> Any:
     """The JSON of an export file; raises InputError in one line for a missing, half-written or other file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON, perhaps half-written ({error})") from None
+    return read_json(path, LARGEST_TABLE_BYTES)
 
 
 def _run(row: tuple[Any, ...]) -> Run:
     values = dict(zip(_COLUMNS, row, strict=True))
     for name in ("sizes", "config", "detail"):
+        if not isinstance(values[name], str):
+            raise _Damaged(f"{name} of a run is no text")
         values[name] = json.loads(values[name])
     return Run(Key(**{name: values.pop(name) for name in _KEY}), **values)
 
@@ -329,9 +331,10 @@ def _checked(row: Any, where: str) -> dict[str, Any]:
             good = isinstance(value, Mapping if nested else str) and _storable(value)
         if not good:
             kind = "an object of plain values" if nested else f"a number from 0 to {_MOST:g}" if name in _NUMBERS else "Unicode text"
-            shown = repr(value)
-            raise InputError(f"{where} has {name} {shown if len(shown) < 80 else shown[:80] + '...'}: expected {kind}")
+            raise InputError(f"{where} has {name} {shown(value)}: expected {kind}")
         out[name] = canonical(value) if nested else float(value) if name in _NUMBERS and value is not None else value
     if out["role"] not in ROLES or (out["status"] == "ok" and not out["latency_us"]):
-        raise InputError(f"{where} has role {out['role']!r}, status {out['status']!r} and latency_us {out['latency_us']!r}: no such run")
+        raise InputError(
+            f"{where} has role {shown(out['role'])}, status {shown(out['status'])} and latency_us {shown(out['latency_us'])}: no such run"
+        )
     return out

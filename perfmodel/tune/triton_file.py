@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import InputError, NoAnswerError, PerfModelError
+from perfmodel.boundary import expanded
+from perfmodel.errors import InputError, NoAnswerError, PerfModelError, shown
 from perfmodel.hw import gpu as find_gpu
 
 LIMIT_S = 600.0
@@ -41,8 +42,8 @@ def split_name(text: str) -> tuple[Path, str]:
     """`my_kernel.py:kernel` as a path and a function's name; raises InputError for anything else and for a file that is not there."""
     path, colon, name = text.rpartition(":")
     if not colon or not name.isidentifier() or not path:
-        raise InputError(f"{text!r}: expected FILE.py:FUNCTION, like my_kernel.py:matmul_kernel")
-    found = Path(path).expanduser()
+        raise InputError(f"{shown(text)}: expected FILE.py:FUNCTION, like my_kernel.py:matmul_kernel")
+    found = expanded(path)
     if not found.is_file():
         raise InputError(f"{found}: no such file")
     return found.resolve(), name

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.errors import InputError, shown, unknown_name
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
@@ -154,10 +154,10 @@ def _check(
         rate = family.rate_of(parse_dtype(dtype).name)
         if gpu is not None:
             gpu.tensor_rate(rate)
-    if calibration is None or calibration == "auto":
+    if calibration is None or (isinstance(calibration, str) and calibration == "auto"):
         return
     if not isinstance(calibration, str | Path | Calibration):
-        raise InputError(f"calibration must be 'auto', None, a folder or a Calibration, got {calibration!r}")
+        raise InputError(f"calibration must be 'auto', None, a folder or a Calibration, got {shown(calibration)}")
     if gpu is not None:
         resolve(gpu, f"kernel_{kernel}", calibration)
     elif not isinstance(calibration, Calibration):
@@ -197,7 +197,7 @@ def _sizes(arguments: Mapping[str, Any], names: Mapping[str, str], family: Modul
         usual = family.ARGUMENTS.get(field, ())
         if field in names:
             if names[field] not in arguments:
-                raise InputError(f"the kernel has no argument {names[field]!r} for {field}")
+                raise InputError(f"the kernel has no argument {shown(names[field])} for {field}")
             found[field] = arguments[names[field]]
             continue
         value = next((lowered[name] for name in usual if name in lowered), None)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel._atomic import write_atomically
-from perfmodel.errors import InputError, unknown_name
+from perfmodel.boundary import expanded, read_json
+from perfmodel.errors import InputError, plain, unknown_name
 
 FIELDS = {
     "block_m": "BLOCK_SIZE_M", "block_n": "BLOCK_SIZE_N", "block_k": "BLOCK_SIZE_K", "group_m": "GROUP_SIZE_M",
@@ -77,7 +78,7 @@ class TunedFile:
 
     def write(self, folder: str | Path) -> Path:
         """Write it under `folder`, whole or not at all; returns the path. Raises InputError where that cannot be."""
-        path = Path(folder).expanduser() / self.folder / self.name
+        path = expanded(folder) / self.folder / self.name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, self.text)
@@ -116,13 +117,13 @@ def read(path: str | Path) -> TunedFile:
     for found in _REST.finditer(named["rest"]):
         rest |= {k: v for k, v in found.groupdict().items() if v is not None}
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         version = data.pop("triton_version", "")
         configs = {int(m): dict(config) for m, config in data.items()}
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path.name}: not a map from token counts to configs ({error})") from None
+    except InputError:
+        raise
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{plain(path.name)}: not a map from token counts to configs ({plain(error)})") from None
     if not configs:
         raise InputError(f"{path.name} holds no config")
     inside = re.fullmatch(r"triton_(\d+_\d+_\d+)", path.parent.name)

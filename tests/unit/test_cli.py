@@ -146,7 +146,7 @@ def test_bad_csv_missing_and_binary_config_files(capsys: Capture, tmp_path: Path
     (tmp_path / "b.json").write_bytes(b"\xff\xfe\x00\x01")
     assert "not a text file" in fails(capsys, *RANK, "--configs", str(tmp_path / "b.json"))
     assert "cannot be read (No such file" in fails(capsys, *RANK, "--configs", str(tmp_path / "absent.json"))
-    assert "cannot be read (Is a directory" in fails(capsys, *RANK, "--configs", str(tmp_path))
+    assert "a folder, expected a plain file" in fails(capsys, *RANK, "--configs", str(tmp_path))
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "nan", "inf", "1e400", "x", "", "9" * 30])

@@ -76,7 +76,7 @@ def test_device_labels_are_the_engines():
     [
         ("tuned.json", SHIPPED, "not the name of a tuned file"),
         (SHIPPED_NAME, "[1]", "not a map"),
-        (SHIPPED_NAME, "{", "not a map"),
+        (SHIPPED_NAME, "{", "not JSON"),
         (SHIPPED_NAME, "{}", "holds no config"),
         (SHIPPED_NAME, '{"x": {}}', "not a map"),
     ],

@@ -206,7 +206,7 @@ class Values:
             compare = _PREDICATES[op.text.split(",")[0].strip().lstrip("suo")]
             return compare(self.value(op.operands[0], at), self.value(op.operands[1], at))
         if name == "arith.select":
-            condition, yes, no = (self.value(o, at) for o in op.operands)
+            condition, yes, no = [self.value(o, at) for o in op.operands]
             return np.where(condition, yes, no)
         if name == "tt.load":
             return self._loaded(op, at)

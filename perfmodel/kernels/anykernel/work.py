@@ -5,6 +5,8 @@ Read from TTIR and the arguments of the launch alone; it does not depend on warp
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +24,19 @@ _GEOMETRY = 16  # programs whose tiles are looked at element by element
 _WINDOWS = 6
 _SPECIAL = ("math.exp", "math.exp2", "math.log", "math.log2", "math.sin", "math.cos", "math.rsqrt", "math.sqrt", "math.tanh", "arith.divf")
 LINE_BYTES = 128
+
+_DEPTH = 50_000  # frames: a value's chain of definitions is walked by calls, and unrolled kernels have chains of thousands
+
+
+@contextlib.contextmanager
+def _deep() -> Iterator[None]:
+    """Let calls nest as deep as chains of definitions are long; Python's own limit is for programs that run away."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _DEPTH))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +192,17 @@ def analyse(
     arguments: values of the scalar arguments; grid: programs along x, y and z; contents: see Values; trip_count answers for loops
     whose bounds cannot be told. Raises Unknown, naming what is missing, where a bound depends on data and no trip_count is given.
     """
+    with _deep():
+        return _analyse(kernel, arguments, grid, contents, trip_count)
+
+
+def _analyse(
+    kernel: Kernel,
+    arguments: Mapping[str, float],
+    grid: tuple[int, int, int],
+    contents: Mapping[str, Array] | None,
+    trip_count: float | None,
+) -> Work:
     total = grid[0] * grid[1] * grid[2]
     count = min(total, MOST_PROGRAMS)
     numbers = np.arange(total, dtype=np.int64) if count == total else _even_sample(total, count)

@@ -26,7 +26,7 @@ from perfmodel.calibrate.kernel import read_rows as read_kernel_rows
 from perfmodel.calibrate.kernel import take as take_kernel
 from perfmodel.calibrate.operators import Rows, law_of, predict_log, read_rows, shape_folds
 from perfmodel.calibrate.recipe import OPERATORS
-from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct
+from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct, refit_of
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration, resolve
@@ -193,14 +193,15 @@ def _held_out(gpu: GpuSpec, train: Rows, held: Rows, prior: FittedModel) -> tupl
 
 def _best(gpu: GpuSpec, table: Rows, prior: FittedModel) -> FittedModel:
     """The correction of the prior, or of the prior that sees the names of these rows' stacks and kernels; whichever holds out better."""
-    found = [correct(gpu, table, prior)]
+    refit = refit_of(table, prior)
+    found = [correct(gpu, table, prior, refit)]
     if CARD_KEY in prior.card:
         path = tensor_path(gpu.arch)
         pairs = set(pair_codes(law_of(table, prior.constants)[1]).tolist())
         known = prior.card[CARD_KEY]
         if not pairs <= set(known.get(path, ())):
             shown = {**known, path: sorted(pairs | set(known.get(path, ())))}
-            found.append(correct(gpu, table, replace(prior, card={**prior.card, CARD_KEY: shown})))
+            found.append(correct(gpu, table, replace(prior, card={**prior.card, CARD_KEY: shown}), refit))
     return min(found, key=lambda model: float(model.card["held_out_error"]["corrected"]))
 
 

@@ -71,7 +71,13 @@ class Refit:
             return np.concatenate([slope, prior * np.eye(len(x))])
 
         found = least_squares(
-            residuals, np.zeros(len(self._names)), slopes, (self._low, self._high), max_nfev=self._evaluations, loss="soft_l1", f_scale=SCALE
+            residuals,
+            np.zeros(len(self._names)),
+            slopes,
+            (self._low, self._high),
+            max_nfev=self._evaluations,
+            loss="soft_l1",
+            f_scale=SCALE,
         )
         moved = zip(self._names, self._value * np.exp(found.x), strict=True)
         return {**self._start, **{name: float(f"{value:.6g}") for name, value in moved}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from perfmodel.calibrate.operators import (
     shape_folds,
 )
 from perfmodel.calibrate.refit import Refit
+from perfmodel.calibrate.steps import step
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import TILE, canonical_field
@@ -189,7 +190,8 @@ class _Trial:
         more = [(0, share, apart) for apart in stacks for share in SHARES] if self.near else [(n, 0.0, 1.0) for n in ROUNDS[1:]]
         errors = {way: np.zeros(len(self.rows)) for way in [(0, 0.0, 1.0), *more]}
         base, between = None, {}
-        for others, held in folds:
+        for i, (others, held) in enumerate(folds):
+            step(f"{self.rows.what}, constants {kind}, shapes held out", i, len(folds))
             train = others & steady
             if base is None or kind != KEPT:
                 base = _base(self.gpu, self.rows, self.start(kind, train), self.near)
@@ -266,6 +268,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
     kind, rounds, share, apart = best
+    step(f"{rows.what}, all rows", len(folds), len(folds))
     taught = rows.take(steady)
     start = trial.start(kind, steady)
     base = _base(gpu, taught, start, share > 0)

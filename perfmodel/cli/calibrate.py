@@ -9,6 +9,7 @@ import typer
 
 from perfmodel._resources import user_folder
 from perfmodel.calibrate import calibrate_table
+from perfmodel.calibrate.steps import heard_by
 from perfmodel.cli import calibrate_run, options, output
 from perfmodel.cli.progress import Progress
 from perfmodel.hw import gpu as find_gpu
@@ -32,9 +33,10 @@ def table(
 
     output.check_format(json_, csv_)
     spec = find_gpu(gpu)
-    with Progress(f"fitting {kind}"):
+    with Progress(f"fitting {kind}") as progress:
         frame = pd.concat([options.read_frame(path) for path in paths], ignore_index=True)
-        fitted = calibrate_table(spec, {kind: frame})
+        with heard_by(progress.bar):
+            fitted = calibrate_table(spec, {kind: frame})
     folder = fitted.save(out.expanduser() if out else user_folder() / "calibration" / spec.name)
     rows = [
         {

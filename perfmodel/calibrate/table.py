@@ -189,7 +189,8 @@ class _Trial:
         stacks = kriging.APARTS if len(np.unique(self.rows.columns["stack"])) > 1 else kriging.APARTS[:1]
         more = [(0, share, apart) for apart in stacks for share in SHARES] if self.near else [(n, 0.0, 1.0) for n in ROUNDS[1:]]
         errors = {way: np.zeros(len(self.rows)) for way in [(0, 0.0, 1.0), *more]}
-        base, between = None, {}
+        base: _Base | None = None
+        between: dict[float, Floats] = {}
         for i, (others, held) in enumerate(folds):
             step(f"{self.rows.what}, constants {kind}, shapes held out", i, len(folds))
             train = others & steady

@@ -35,7 +35,7 @@ def main() -> None:
     """Fit every run and write under calibration/ (or --out)."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=shipped("calibration"))
-    parser.add_argument("--workers", type=int, default=1, help="more are quicker, but only one gives the same files each time")
+    parser.add_argument("--workers", type=int, default=1, help="processes; the files are the same")
     arguments = parser.parse_args()
     for path in sorted((shipped("data") / "runs").glob("*.parquet")):
         if not path.stem.endswith(".state"):

@@ -6,12 +6,7 @@ procedure, choices included; the model that is kept is then fitted to all rows.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +21,9 @@ from perfmodel.calibrate.kernel import read_rows as read_kernel_rows
 from perfmodel.calibrate.kernel import take as take_kernel
 from perfmodel.calibrate.operators import Rows, law_of, possible, predict_log, read_rows, shape_folds
 from perfmodel.calibrate.recipe import OPERATORS
-from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct
+from perfmodel.calibrate.steps import Progress
+from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct, refit_of
+from perfmodel.calibrate.workers import Tasks, tasks
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration, resolve
@@ -34,7 +31,6 @@ from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import operator_model, predict_columns
 from perfmodel.learn.transfer import CARD_KEY, pair_codes, tensor_path
 from perfmodel.library.names import STACKS
-from perfmodel.measure.pool import die_with_parent
 from perfmodel.measure.session import KERNEL
 from perfmodel.predict_collective import collective_model
 from perfmodel.predict_operators import OTHER_STACKS_KEY, STACKS_KEY
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 FOLDS = 4
 OTHER_STACKS = {"gemm": 0.5, "attention_prefill": 0.0, "attention_decode": 0.0}
 """How much of what one stack's rows teach holds for other stacks. Products: the others call the same library or its kin; half of the
@@ -82,22 +77,20 @@ def fit_run(
 ) -> tuple[Calibration, list[Outcome]]:
     """Fit everything that `rows` have. A part with too few rows, or whose fit does not beat the universal model, is left out.
 
-    `workers` processes fit the parts and folds side by side: the same but for the draws of the trees, which depend on what a process fitted
-    before. Raises InputError when the rows hold nothing that can be fitted.
+    `workers` processes fit the parts and folds side by side, with the same result. `progress` hears which part and fold is being
+    fitted, and how many are done. Raises InputError when the rows hold nothing that can be fitted.
     """
     models: dict[str, FittedModel] = {}
     outcomes: list[Outcome] = []
     if (ceilings := fit_ceilings(gpu, rows, provenance)) is not None:
         models[CEILINGS] = ceilings
-    with _processes(workers) as submit:
-        finish = [_part(gpu, what, mine, provenance, submit) for what, mine in _by_part(rows).items()]
+    with tasks(workers, progress) as work:
+        finish = [_part(gpu, what, mine, provenance, work) for what, mine in _by_part(rows).items()]
         for result in finish:
             outcome, model = result()
             outcomes.append(outcome)
             if model is not None:
                 models[outcome.what] = model
-            if progress:
-                progress(f"fitted {outcome.what}", len(outcomes), len(finish))
     if not models and not outcomes:
         raise InputError("the rows hold no ceiling, operator, kernel or collective with status ok: nothing to fit")
     return Calibration(gpu.name, models), outcomes
@@ -115,28 +108,16 @@ def _by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, A
 
 
 Fit = tuple[Outcome, FittedModel | None]
-Submit = Callable[..., Callable[[], Any]]
-"""Starts a function with its arguments, perhaps in another process; what it returns waits for the result."""
-
-
-@contextlib.contextmanager
-def _processes(workers: int) -> Iterator[Submit]:
-    if workers <= 1:
-        yield functools.partial
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=die_with_parent, initargs=(os.getpid(),)) as pool:
-        yield lambda *call: pool.submit(*call).result
 
 
 def _part(
-    gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None, submit: Submit
+    gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None, work: Tasks
 ) -> Callable[[], Fit]:
     if what in OPERATORS:
-        return _operator(gpu, what, rows, provenance, submit)
+        return _operator(gpu, what, rows, provenance, work)
     if what == COLLECTIVE:
-        return submit(_collective, gpu, rows, provenance)
-    return submit(_kernel, gpu, what.removeprefix(KERNEL), rows, provenance)
+        return work.submit(what, _collective, gpu, rows, provenance)
+    return work.submit(what, _kernel, gpu, what.removeprefix(KERNEL), rows, provenance)
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -147,7 +128,7 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _operator(
-    gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None, submit: Submit
+    gpu: GpuSpec, what: str, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None, work: Tasks
 ) -> Callable[[], Fit]:
     frame = _frame(rows)
     failed = len(rows) - len(frame)
@@ -159,8 +140,11 @@ def _operator(
         table, frame, failed = table.take(kept), frame[kept], failed + int((~kept).sum())
     prior = operator_model(gpu, what, None)
     folds = [(train, held) for train, held in shape_folds(table, FOLDS) if held.any() and train.sum() >= MIN_ROWS]
-    judged = [(held, submit(_held_out, gpu, table.take(train), table.take(held), prior)) for train, held in folds]
-    whole = submit(_best, gpu, table, prior)
+    judged = [
+        (held, work.submit(f"{what}, shapes held out, {i} of {len(folds)}", _held_out, gpu, table.take(train), table.take(held), prior))
+        for i, (train, held) in enumerate(folds, 1)
+    ]
+    whole = work.submit(f"{what}, all rows", _best, gpu, table, prior)
 
     def finish() -> Fit:
         before = predict_log(prior, table)
@@ -195,14 +179,15 @@ def _held_out(gpu: GpuSpec, train: Rows, held: Rows, prior: FittedModel) -> tupl
 
 def _best(gpu: GpuSpec, table: Rows, prior: FittedModel) -> FittedModel:
     """The correction of the prior, or of the prior that sees the names of these rows' stacks and kernels; whichever holds out better."""
-    found = [correct(gpu, table, prior)]
+    refit = refit_of(table, prior)
+    found = [correct(gpu, table, prior, refit)]
     if CARD_KEY in prior.card:
         path = tensor_path(gpu.arch)
         pairs = set(pair_codes(law_of(table, prior.constants)[1]).tolist())
         known = prior.card[CARD_KEY]
         if not pairs <= set(known.get(path, ())):
             shown = {**known, path: sorted(pairs | set(known.get(path, ())))}
-            found.append(correct(gpu, table, replace(prior, card={**prior.card, CARD_KEY: shown})))
+            found.append(correct(gpu, table, replace(prior, card={**prior.card, CARD_KEY: shown}), refit))
     return min(found, key=lambda model: float(model.card["held_out_error"]["corrected"]))
 
 

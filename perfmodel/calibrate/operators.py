@@ -71,6 +71,7 @@ ROBUST_OWN = ("moe", "moe_quantised")
 the next. Evidence: on held-out shapes H100 15.3 -> 11.6 % and, quantised, 8.6 -> 5.9 %; other GPUs within 0.2, L40S quantised far less."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tree that a universal model may keep
 FEWEST_JUDGES = 2  # GPUs left out that must speak for a choice of their architecture's own: one alone is chance
+SCALE = 0.15  # residual of log latency from which a row counts less
 SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noise of a row
 NEW_ARCH_MARGIN = 1.1
 """Widening for an architecture that is new. GPUs left out err by amounts that scatter by a factor of exp(0.25 to 0.35): the pooled width
@@ -167,11 +168,13 @@ def possible(what: str, columns: Mapping[str, Floats], frame: pd.DataFrame) -> n
 def sample(rows: Rows, per_gpu: int, seed: int = 0) -> Rows:
     """At most `per_gpu` rows of each GPU, the same for the same seed."""
     rng = np.random.default_rng(seed)
-    kept = []
-    for name in rows.gpus:
-        at = np.flatnonzero(rows.gpu == name)
-        kept.append(at if len(at) <= per_gpu else np.sort(rng.choice(at, per_gpu, replace=False)))
-    return rows.take(np.concatenate(kept))
+    found = [np.flatnonzero(rows.gpu == name) for name in rows.gpus]
+    return rows.take(np.concatenate([at[drawn(len(at), per_gpu, rng)] for at in found]))
+
+
+def drawn(count: int, most: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
+    """Which of `count` rows a sample of at most so many has, in order."""
+    return np.arange(count) if count <= most else np.sort(rng.choice(count, most, replace=False))
 
 
 def law_of(rows: Rows, constants: Mapping[str, float]) -> tuple[Floats, dict[str, Floats]]:
@@ -187,29 +190,39 @@ def law_of(rows: Rows, constants: Mapping[str, float]) -> tuple[Floats, dict[str
     return log_law, features
 
 
+def free_constants(what: str, start: Mapping[str, float] | None = None) -> tuple[list[str], Floats, Floats, Floats]:
+    """Names of the constants that a fit may move, the values it starts from, and the bounds of log(constant / value)."""
+    known = {n: c for n, c in physics(MODELS[what].law).items() if c.high > c.low and c.value > 0 and n not in FIXED}
+    value = np.array([(start or {}).get(n, c.value) for n, c in known.items()])
+    low = np.log(np.maximum([c.low for c in known.values()], value * 0.01) / value) - 1e-6
+    high = np.log(np.array([c.high for c in known.values()]) / value) + 1e-6
+    return list(known), value, np.minimum(low, -1e-6), np.maximum(high, 1e-6)
+
+
+def prior_weight(rows: int, pull: float = 1.0) -> float:
+    """Weight of a log constant's distance from its start, beside `rows` residuals: a standard deviation of SLACK / pull."""
+    return float(pull * 0.008 * np.sqrt(rows) / SLACK * 0.3)
+
+
 def fit_constants(rows: Rows, evaluations: int = 16, start: Mapping[str, float] | None = None, pull: float = 1.0) -> dict[str, float]:
     """Constants of the law, one value for all the GPUs of `rows`, by robust least squares over their logs within their stated ranges.
 
     GPUs count alike. A prior of standard deviation SLACK / pull keeps what the rows do not identify at its stated value, or at `start`.
     """
     rows = sample(rows, MORE_ROWS.get(rows.what, CONSTANT_ROWS))
-    known = {n: c for n, c in physics(MODELS[rows.what].law).items() if c.high > c.low and c.value > 0 and n not in FIXED}
-    value = np.array([(start or {}).get(n, c.value) for n, c in known.items()])
-    low = np.log(np.maximum([c.low for c in known.values()], value * 0.01) / value) - 1e-6
-    high = np.log(np.array([c.high for c in known.values()]) / value) + 1e-6
+    names, value, low, high = free_constants(rows.what, start)
     count = {name: int((rows.gpu == name).sum()) for name in rows.gpus}
     weight = np.sqrt(len(rows) / len(count) / np.array([count[name] for name in rows.gpu.tolist()]))
-    prior = pull * 0.008 * np.sqrt(len(rows)) / SLACK * 0.3
+    prior = prior_weight(len(rows), pull)
 
     def residuals(x: Floats) -> Floats:
-        log_law, _ = law_of(rows, dict(zip(known, value * np.exp(x), strict=True)))
+        log_law, _ = law_of(rows, dict(zip(names, value * np.exp(x), strict=True)))
         return np.concatenate([weight * (rows.log_latency - log_law), prior * x])
 
-    bounds = (np.minimum(low, -1e-6), np.maximum(high, 1e-6))
     found = least_squares(
-        residuals, np.zeros(len(known)), bounds=bounds, diff_step=1e-2, max_nfev=evaluations, loss="soft_l1", f_scale=0.15
+        residuals, np.zeros(len(names)), bounds=(low, high), diff_step=1e-2, max_nfev=evaluations, loss="soft_l1", f_scale=SCALE
     )
-    return {name: float(f"{v:.6g}") for name, v in zip(known, value * np.exp(found.x), strict=True)}
+    return {name: float(f"{v:.6g}") for name, v in zip(names, value * np.exp(found.x), strict=True)}
 
 
 def undisturbed(rows: Rows) -> Rows:

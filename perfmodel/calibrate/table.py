@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +15,18 @@ from perfmodel.calibrate.operators import (
     card,
     digest,
     envelope,
-    fit_constants,
     group_widths,
     predict_log,
     read_rows,
     shape_folds,
 )
+from perfmodel.calibrate.refit import Refit
+from perfmodel.calibrate.steps import step
 from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging, scope
-from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, boost, sliced
+from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, OWN_DRAWS, boost, sliced
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel, shipped_model
@@ -56,6 +57,8 @@ ROUNDS = (0, 20, 60, 120, 200)
 MANY_ROWS = 3000  # from here on the correction may be as deep as a GPU's own tree
 DEEP_ROWS = 600  # and from here on deeper than with a few dozen
 FOLDS = 5
+FEW_FOLDS = 2  # that judge MANY_ROWS, and that tell which ways with trees are worth trying on all
+WORTH = 1.03  # ways whose error there is this many times the least may still be the best
 MIN_REFIT_ROWS = 60  # rows from which the law's own constants may move
 REFIT_EVALUATIONS, REFIT_PULL = 10, 10.0  # and how strongly the prior's values hold them, in units of the first fit's prior
 KEPT, REFITTED, LAW_ALONE = "kept", "refitted", "refitted, law alone"
@@ -191,7 +194,21 @@ class _Base:
         target = self.tree[at] + self.before[at]
         count = len(self.before)
         params = OWN if count >= MANY_ROWS else DEEP_CORRECTION if count >= DEEP_ROWS else CORRECTION
-        return boost(seen, target, None, rounds=rounds, params=params, robust=False, start=self.model.residual)
+        return boost(seen, target, None, rounds=rounds, params={**params, **OWN_DRAWS}, robust=False, start=self.model.residual)
+
+    def grown(self, train: npt.NDArray[np.bool_], held: npt.NDArray[np.bool_]) -> dict[int, Floats]:
+        """What ROUNDS more rounds by the rows of `train` say of those of `held`."""
+        trial = self.grow(train, ROUNDS[-1])
+        unseen = {name: values[held] for name, values in self.shown.items()}
+        already = 0 if self.model.residual is None else self.model.residual.booster.num_boosted_rounds()
+        return {n: sliced(trial, already + n).log_ratio(unseen, int(held.sum())) - self.tree[held] for n in ROUNDS[1:]}
+
+
+def refit_of(rows: Rows, prior: FittedModel) -> Refit | None:
+    """Fits of the prior's constants to rows of its table, where there are enough, and not so many that a tree tells all."""
+    if not prior.constants or not MIN_REFIT_ROWS <= len(rows) < MANY_ROWS:
+        return None
+    return Refit(rows, prior.constants, REFIT_EVALUATIONS, REFIT_PULL)
 
 
 def _base(gpu: GpuSpec, rows: Rows, model: FittedModel, near: bool) -> _Base:
@@ -202,53 +219,95 @@ def _base(gpu: GpuSpec, rows: Rows, model: FittedModel, near: bool) -> _Base:
     return _Base(model, terms.features, shown, tree, rows.log_latency - predict_log(model, rows), where)
 
 
-def _refitted(rows: Rows, prior: FittedModel) -> FittedModel:
-    """The prior with its constants drawn towards what the rows say; what was interpolated for the old ones is dropped."""
-    constants = {**prior.constants, **fit_constants(rows, REFIT_EVALUATIONS, prior.constants, REFIT_PULL)}
-    facts = {key: value for key, value in prior.card.items() if key != kriging.CARD_KEY}
-    return replace(prior, constants=constants, card=facts)
+def _refitted(prior: FittedModel, constants: Mapping[str, float]) -> FittedModel:
+    """The prior with constants drawn towards the rows; what was interpolated for the old ones is dropped."""
+    return replace(prior, constants=constants, card={key: value for key, value in prior.card.items() if key != kriging.CARD_KEY})
 
 
-def _held_out(
-    gpu: GpuSpec,
-    rows: Rows,
-    steady: npt.NDArray[np.bool_],
-    priors: Sequence[FittedModel],
-    kind: str,
-    near: bool,
-    folds: Folds | None = None,
-) -> dict[Way, Floats]:
-    """Log errors of every way to correct, on shapes held out in turn; `priors`: the model of each fold. Only `steady` rows teach."""
-    stacks = kriging.APARTS if len(np.unique(rows.columns["stack"])) > 1 else kriging.APARTS[:1]
-    more = [(0, share, apart) for apart in stacks for share in SHARES] if near else [(rounds, 0.0, 1.0) for rounds in ROUNDS[1:]]
-    errors = {way: np.zeros(len(rows)) for way in [(0, 0.0, 1.0), *more]}
-    whole = _base(gpu, rows, priors[0], near) if kind == KEPT else None
-    for (others, held), prior in zip(folds or _folds(rows), priors, strict=True):
-        train = others & steady
-        base = whole or _base(gpu, rows, replace(prior, residual=None) if kind == LAW_ALONE else prior, near)
-        errors[0, 0.0, 1.0][held] = base.before[held]
-        if base.where is not None:
-            for apart in stacks:
-                entry = kriging.fit(base.where.take(train), base.before[train], apart=apart)
-                between = kriging.log_ratio(entry, base.where.take(held))
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Ways to correct a prior, tried on shapes held out: `errors` of a kind of constants, on some folds; only `steady` rows teach."""
+
+    gpu: GpuSpec
+    rows: Rows
+    prior: FittedModel
+    near: bool
+    refit: Refit | None
+
+    def start(self, kind: str, train: npt.NDArray[np.bool_]) -> FittedModel:
+        """The model that a correction by these rows starts from."""
+        if kind == KEPT or self.refit is None:
+            return self.prior
+        moved = _refitted(self.prior, self.refit.constants(train))
+        return replace(moved, residual=None) if kind == LAW_ALONE else moved
+
+    def errors(self, kind: str, steady: npt.NDArray[np.bool_], folds: Folds) -> dict[Way, Floats]:
+        """Log errors of every way with that kind of constants; 0 for rows that these folds do not hold out."""
+        stacks = kriging.APARTS if len(np.unique(self.rows.columns["stack"])) > 1 else kriging.APARTS[:1]
+        more = [(0, share, apart) for apart in stacks for share in SHARES] if self.near else [(n, 0.0, 1.0) for n in ROUNDS[1:]]
+        errors = {way: np.zeros(len(self.rows)) for way in [(0, 0.0, 1.0), *more]}
+        base: _Base | None = None
+        between: dict[float, Floats] = {}
+        for i, (others, held) in enumerate(folds):
+            step(f"{self.rows.what}, constants {kind}, shapes held out", i, len(folds))
+            train = others & steady
+            if base is None or kind != KEPT:
+                base = _base(self.gpu, self.rows, self.start(kind, train), self.near)
+                between = {} if base.where is None else {apart: kriging.within(base.where, apart) for apart in stacks}
+            errors[0, 0.0, 1.0][held] = base.before[held]
+            for apart, table in between.items():
+                weights = kriging.weigh(table[np.ix_(train, train)], base.before[train])
+                learnt = table[np.ix_(held, train)] @ weights
                 for share in SHARES:
-                    errors[0, share, apart][held] = base.before[held] - share * between
-            continue
-        unseen = {name: values[held] for name, values in base.shown.items()}
-        trial = base.grow(train, ROUNDS[-1])
-        already = 0 if base.model.residual is None else base.model.residual.booster.num_boosted_rounds()
-        for rounds in ROUNDS[1:]:
-            learnt = sliced(trial, already + rounds).log_ratio(unseen, int(held.sum())) - base.tree[held]
-            errors[rounds, 0.0, 1.0][held] = base.before[held] - learnt
-    return {(kind, *way): error for way, error in errors.items()}
+                    errors[0, share, apart][held] = base.before[held] - share * learnt
+            if not between:
+                for rounds, learnt in base.grown(train, held).items():
+                    errors[rounds, 0.0, 1.0][held] = base.before[held] - learnt
+        return {(kind, *way): error for way, error in errors.items()}
+
+    def choose(self, steady: npt.NDArray[np.bool_], folds: Folds) -> tuple[npt.NDArray[np.bool_], dict[Way, Floats]]:
+        """(rows that teach, log errors of the ways that are worth trying on all folds).
+
+        Trees are dear: whether slow runs teach and which constants to start from is told by the first folds, where one is clearly better.
+        """
+        first = folds if self.near else folds[:FEW_FOLDS]
+        seen = _held(first)
+        tried = {KEPT: self.errors(KEPT, steady, first)}
+        if not steady.all():
+            everything = np.ones(len(self.rows), dtype=bool)
+            other = self.errors(KEPT, everything, first)
+            if _least(tried[KEPT], seen) > SLOW_MARGIN * _least(other, seen):
+                steady, tried = everything, {KEPT: other}
+        if self.refit is not None:
+            tried |= {kind: self.errors(kind, steady, first) for kind in ((REFITTED,) if self.near else (REFITTED, LAW_ALONE))}
+        rest = folds[len(first) :]
+        worth = WORTH * min(_least(errors, seen) for errors in tried.values())
+        found: dict[Way, Floats] = {}
+        for kind, errors in tried.items():
+            if not rest:
+                found |= errors
+            elif _least(errors, seen) <= worth:
+                found |= {way: errors[way] + error for way, error in self.errors(kind, steady, rest).items()}
+        return steady, found
 
 
-def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
+def _held(folds: Folds) -> npt.NDArray[np.bool_]:
+    """Rows that one of these folds holds out."""
+    result: npt.NDArray[np.bool_] = np.any([held for _, held in folds], axis=0)
+    return result
+
+
+def _least(errors: Mapping[Way, Floats], judged: npt.NDArray[np.bool_]) -> float:
+    return min(_score(error[judged]) for error in errors.values())
+
+
+def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = None) -> FittedModel:
     """Correct `prior` with rows of one GPU.
 
     Ways: the prior, or the prior with constants drawn towards the rows; on top nothing or interpolation between the rows. Where there are
-    more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn;
-    the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that lowers the error by SLOW_MARGIN.
+    more rows than interpolation is for: nothing or more tree rounds, also on the law alone. Whichever is best on shapes held out in turn
+    (of MANY_ROWS those of FEW_FOLDS of FOLDS); the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that
+    lowers the error by SLOW_MARGIN. refit: `refit_of` the same rows and prior, where it is at hand.
     """
     terms = operator_terms(gpu, rows.what, rows.columns, prior.constants)
     prior = settled(prior, gpu.arch, terms.features)
@@ -256,28 +315,23 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
     check_microseconds(rows.what, residual)
     steady = _steady(kriging.names_of(rows.columns, terms.variant), residual)
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
-    folds = _folds(rows)
-    ways = _held_out(gpu, rows, steady, [prior] * len(folds), KEPT, near)
-    if not steady.all():
-        everything = np.ones(len(rows), dtype=bool)
-        other = _held_out(gpu, rows, everything, [prior] * len(folds), KEPT, near)
-        if min(map(_score, ways.values())) > SLOW_MARGIN * min(map(_score, other.values())):
-            steady, ways = everything, other
-    if MIN_REFIT_ROWS <= len(rows) < MANY_ROWS and prior.constants:
-        moved = [_refitted(rows.take(train & steady), prior) for train, _ in folds]
-        for kind in (REFITTED,) if near else (REFITTED, LAW_ALONE):
-            ways |= _held_out(gpu, rows, steady, moved, kind, near)
-    scores = {way: _score(error) for way, error in ways.items()}
+    folds = _folds(rows)[: FEW_FOLDS if len(rows) >= MANY_ROWS else None]
+    trial = _Trial(gpu, rows, prior, near, refit or refit_of(rows, prior))
+    steady, ways = trial.choose(steady, folds)
+    judged = _held(folds)
     nothing: Way = (KEPT, 0, 0.0, 1.0)
+    ways[nothing] = residual
+    scores = {way: _score(error[judged]) for way, error in ways.items()}
     best = min(scores, key=lambda way: scores[way] * (1.0 if way[0] == KEPT else TIE))
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
     kind, rounds, share, apart = best
+    step(f"{rows.what}, all rows", len(folds), len(folds))
     taught = rows.take(steady)
-    start = prior if kind == KEPT else _refitted(taught, prior)
-    base = _base(gpu, taught, replace(start, residual=None) if kind == LAW_ALONE else start, share > 0)
+    start = trial.start(kind, steady)
+    base = _base(gpu, taught, start, share > 0)
     tree = base.grow(slice(None), rounds) if rounds else base.model.residual
-    widths, typical = _widths(gpu, rows, steady, prior, start, best, ways[best])
+    widths, typical = _widths(trial, steady, start, best, ways[best], judged)
     kept = (
         "dtype_codes",
         "archs",
@@ -348,7 +402,7 @@ def _whole_shapes(rows: Rows) -> Folds:
 
 
 def _widths(
-    gpu: GpuSpec, rows: Rows, steady: npt.NDArray[np.bool_], prior: FittedModel, start: FittedModel, way: Way, error: Floats
+    trial: _Trial, steady: npt.NDArray[np.bool_], start: FittedModel, way: Way, error: Floats, judged: npt.NDArray[np.bool_]
 ) -> tuple[list[float], float]:
     """(half-widths, spread of an interpolation that they are for): the prior's widths, scaled by how held-out errors compare with them.
 
@@ -356,15 +410,15 @@ def _widths(
     of whole shapes held out even where they are too few to choose by: the next question is of another shape. Of K shapes it is the quantile
     at NOMINAL (1 + FEW_SHAPES / K). One scale for all regimes: one session's rows make a regime look surer than the next finds it.
     """
+    gpu, rows, prior = trial.gpu, trial.rows, trial.prior
     if len(rows) >= MANY_ROWS:
-        return group_widths([np.stack([error, rows.log_latency, rows.columns["stack"]])]), 0.0
-    kind, rounds, share, apart = way
+        return group_widths([np.stack([error, rows.log_latency, rows.columns["stack"]])[:, judged]]), 0.0
+    kind, _, share, apart = way
     folds = _whole_shapes(rows)
     if len(folds) < 2:
         folds = _folds(rows)
     elif len(np.unique(rows.shape)) < 2 * FOLDS:
-        starts = [prior if kind == KEPT else _refitted(rows.take(train & steady), prior) for train, _ in folds]
-        error = _held_out(gpu, rows, steady, starts, kind, rounds == 0, folds)[way]
+        error = trial.errors(kind, steady, folds)[way]
     far = np.ones(len(rows))
     if share > 0 and (where := _base(gpu, rows, start, True).where) is not None:
         for train, held in folds:

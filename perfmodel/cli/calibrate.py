@@ -10,6 +10,7 @@ import typer
 from perfmodel._resources import user_folder
 from perfmodel.boundary import expanded
 from perfmodel.calibrate import calibrate_table
+from perfmodel.calibrate.steps import heard_by
 from perfmodel.cli import calibrate_run, calibrate_stored, options, output
 from perfmodel.cli.progress import Progress
 from perfmodel.hw import gpu as find_gpu
@@ -39,9 +40,10 @@ def table(
 
     output.check_format(json_, csv_)
     spec = find_gpu(gpu)
-    with Progress(f"fitting {kind}"):
+    with Progress(f"fitting {kind}") as progress:
         frame = pd.concat([options.read_frame(path) for path in paths], ignore_index=True)
-        fitted = calibrate_table(spec, {kind: frame}, skip_other_gpus=skip_other_gpus)
+        with heard_by(progress.bar):
+            fitted = calibrate_table(spec, {kind: frame}, skip_other_gpus=skip_other_gpus)
     written = fitted if out else fitted.own()  # into a folder of its own a calibration goes whole
     folder = written.save(expanded(out) if out else user_folder() / "calibration" / spec.name)
     rows = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,6 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.probe import probe_device, write_draft
 
 SUMMARY = "report.json"
-_BAR = 20
 
 
 def run(
@@ -199,9 +199,7 @@ def _measure(
         plan = make_plan(spec, budget_s=budget_s, seed=seed)
 
         def say(what: str, done: int, total: int, left_s: float) -> None:
-            bar = "#" * (_BAR * done // max(total, 1))
-            left = f"{left_s:.0f} s left, " if left_s else ""
-            progress(f"[{bar:{_BAR}}] {left}{what}", done, total)
+            progress.bar(what, done, total, f"{left_s:.0f} s left, " if left_s else "")
 
         try:
             if ray:
@@ -223,7 +221,7 @@ def _measure(
     if not fit:
         _print([{"rows": len(rows), "ok": sum(r["status"] == "ok" for r in rows), "folder": str(folder)}], json_, csv_)
         return
-    _fit(spec, rows, states, budget_s, out, json_, csv_)
+    _fit(spec, rows, states, budget_s, out, json_, csv_, [folder / ROWS])
 
 
 def _indices(text: str | None, count: int) -> list[int] | None:
@@ -257,19 +255,24 @@ def _fit_stored(paths: Sequence[Path], gpu: str | None, out: Path | None, json_:
     if others := [i for i, r in enumerate(rows) if r.get("gpu_name") and not is_gpu(spec, str(r["gpu_name"]))]:
         shown = ", ".join(map(str, others[:5]))
         raise InputError(f"{len(others)} rows of the run ({shown} ...) are of {str(rows[others[0]]['gpu_name'])[:40]}, not of {spec.name}")
-    _fit(spec, rows, [s for p in paths for s in read_states(p)], None, out, json_, csv_)
+    _fit(spec, rows, [s for p in paths for s in read_states(p)], None, out, json_, csv_, paths)
 
 
 def _fit(
     spec: GpuSpec, rows: Sequence[Mapping[str, Any]], states: Sequence[Mapping[str, Any]], budget_s: float | None, out: Path | None,
-    json_: bool, csv_: bool,
+    json_: bool, csv_: bool, measured: Sequence[Path],
 ) -> None:  # fmt: skip
     from perfmodel.calibrate.fit import fit_run
     from perfmodel.calibrate.report import provenance_of
 
     provenance = provenance_of(rows)
     with Progress("fitting") as progress:
-        calibration, outcomes = fit_run(spec, rows, provenance=provenance, progress=progress, workers=os.cpu_count() or 1)
+        try:
+            calibration, outcomes = fit_run(spec, rows, provenance=provenance, progress=progress.bar, workers=os.cpu_count() or 1)
+        except KeyboardInterrupt:
+            again = shlex.join(["--gpu", spec.name, *(word for path in measured for word in ("--from", str(path)))])
+            print(f"\nperfmodel: the fit was stopped, the rows are kept: perfmodel calibrate {again} fits them", file=sys.stderr)
+            raise
     summary = _summary(spec, rows, outcomes, states, budget_s)
     folder = boundary.expanded(out) if out else user_folder() / "calibration" / spec.name
     if calibration.models:

@@ -1,19 +1,32 @@
-"""`perfmodel evaluate speed`: what an answer costs on this machine, question by question and in tables."""
+"""`perfmodel evaluate speed`: what an answer costs on this machine, question by question and in tables, and what a start does."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
 
+if TYPE_CHECKING:
+    from perfmodel.hw.spec import GpuSpec
+
 TIMES = 1000  # a question is asked this often; the shortest time counts, for other programs only make it longer
-TABLES, RANKS = 3, 3
+TABLES, RANKS, STARTS = 3, 3, 3
+CONFIGS = 1_000_000  # whose occupancy is asked at once
+COLD = {
+    "start: import perfmodel": "import perfmodel",
+    "start: perfmodel --help": "from perfmodel.cli.main import run; run(['--help'])",
+    "start: first GPU": "from perfmodel.hw import gpu; gpu('h100_sxm')",
+    "start: rank gemm": "from perfmodel.cli.main import run; run('rank gemm --gpu h100_sxm -m 4096 -n 14336 -k 4096 --json'.split())",
+}
+"""What a new process does, by what the table calls it."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +42,7 @@ def speed(
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:
-    """Processor time, one core: of a single predict once its model is loaded, of predict_table on random rows, of rank."""
+    """Processor time, one core: of a predict once its model is loaded, of predict_table on random rows, of rank; and of new processes."""
     output.check_format(json_, csv_)
     from perfmodel.hw import gpu as find_gpu
     from perfmodel.ops import Gemm
@@ -47,8 +60,13 @@ def speed(
             found.append({"question": name, "ms": 1e3 * one, "table_rows_per_s": length / many})
         ranked = shortest(partial(rank, Gemm(4096, 14336, 4096), gpu, top_k=8, calibration=asked), RANKS)
         found.append({"question": "rank gemm", "ms": 1e3 * ranked, "table_rows_per_s": None})
+        asking = occupancy_question(spec)
+        found.append({"question": "occupancy", "ms": None, "table_rows_per_s": CONFIGS / shortest(asking, TABLES)})
+        for name, code in COLD.items():
+            found.append({"question": name, "ms": 1e3 * min(started(code) for _ in range(STARTS)), "table_rows_per_s": None})
     head = [
-        f"{spec.name}, processor time on one core, shortest of {TIMES} questions, {TABLES} tables of {length} rows, {RANKS} rankings",
+        f"{spec.name}, processor time on one core, shortest of {TIMES} questions, {TABLES} tables of {length} rows, {RANKS} rankings;",
+        f"occupancy: {CONFIGS} configs; start: wall time of a new process, shortest of {STARTS}",
         "",
     ]
     output.write_rows(found, json_=json_, csv_=csv_, head=head)
@@ -63,6 +81,24 @@ def shortest(ask: Callable[[], Any], times: int) -> float:
         ask()
         taken.append(time.process_time() - start)
     return min(taken)
+
+
+def started(code: str) -> float:
+    """Wall time, s, of a new process that runs this code."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - start
+
+
+def occupancy_question(spec: GpuSpec) -> Callable[[], Any]:
+    """Blocks an SM of random configs, the same ones on every call."""
+    import numpy as np
+
+    from perfmodel.analytic.occupancy import blocks_per_sm
+
+    draw = np.random.default_rng(0)
+    threads, regs, shared_bytes = draw.integers(1, 1025, CONFIGS), draw.integers(16, 256, CONFIGS), draw.integers(0, 232_448, CONFIGS)
+    return partial(blocks_per_sm, spec, threads, regs, shared_bytes)
 
 
 def questions(length: int) -> dict[str, tuple[Any, str, Any]]:

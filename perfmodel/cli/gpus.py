@@ -59,8 +59,8 @@ def list_(context: typer.Context, json_: output.Json = False, csv_: output.Csv =
         except InputError as error:  # one bad file must not hide the others
             broken.append(error)
     output.write_rows(sorted(rows, key=lambda row: str(row["name"])), json_=json_, csv_=csv_)
-    for error in broken:
-        left_out(error)
+    for fault in broken:
+        left_out(fault)
 
 
 @app.command()

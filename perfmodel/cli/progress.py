@@ -9,6 +9,7 @@ from types import TracebackType
 
 _AFTER_S = 2.0
 _LINE_EVERY_S = 10.0
+_BAR = 20  # characters
 
 
 class Progress:
@@ -28,6 +29,10 @@ class Progress:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Say how far the work is."""
         self._what = f"{what} {done}/{total}"
+
+    def bar(self, what: str, done: int, total: int, note: str = "") -> None:
+        """The same with a bar before it."""
+        self(f"[{'#' * (_BAR * done // max(total, 1)):{_BAR}}] {note}{what}", done, total)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._done.set()

@@ -24,6 +24,9 @@ CORRECTION = {"max_depth": 3, "eta": 0.08, "min_child_weight": 3.0, "subsample":
 DEEP_CORRECTION = {"max_depth": 7, "eta": 0.04, "min_child_weight": 3.0, "subsample": 0.6, "colsample_bytree": 0.4, "reg_lambda": 4.0}
 """The same with around a thousand rows or more: deeper, slower, from smaller samples."""
 
+OWN_DRAWS = {"seed_per_iteration": True}
+"""For rounds on top of a tree: their draws are then their own, not what an earlier fit of the process left of its random numbers."""
+
 
 def boost(
     features: Mapping[str, Floats],

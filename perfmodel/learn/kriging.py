@@ -48,6 +48,7 @@ NOISE, OUTLIER = 0.02, 0.05  # variance of a row; residual from which a row coun
 JUDGES = 128  # rows by which it is told how far others are from what was measured
 SPREAD = "spread"  # of an entry: what `spread` typically is on shapes held out
 BLOCK = 20_000
+_BYTE = 255
 LARGEST = 1e4  # no octaves, e-folds or weights of a sound entry come near it
 KEPT = 16  # entries whose arrays stay in memory
 
@@ -135,21 +136,51 @@ def covariance(a: Place, b: Place, apart: float = 1.0, *, leaves: bool = True) -
     trees = b.leaves.shape[1]
     shared: Floats = OFFSETS + (SMOOTH if trees else SMOOTH_ALONE) * fading
     if trees and leaves:
-        shared += LEAF * np.stack([(a.leaves == row).mean(axis=1) for row in b.leaves], axis=1)
+        shared += LEAF * _together(a.leaves, b.leaves)
     result: Floats = shared * levels + KIN * (a.kin @ b.kin.T) * stacks
     return result
+
+
+def _together(a: Leaves, b: Leaves) -> Floats:
+    """Share of the trees in which a row of `a` and one of `b` end in the same leaf."""
+    kind = np.uint8 if max(a.max(initial=0), b.max(initial=0)) <= _BYTE else np.uint16
+    one, other = np.ascontiguousarray(a.T, dtype=kind), np.ascontiguousarray(b.T, dtype=kind)
+    count = np.zeros((len(a), len(b)), dtype=np.uint16)
+    same = np.empty(count.shape, dtype=bool)
+    for start in range(0, len(one), _BYTE):  # so many fit a byte
+        part = np.zeros(count.shape, dtype=np.uint8)
+        for mine, theirs in zip(one[start : start + _BYTE], other[start : start + _BYTE], strict=True):
+            np.equal(mine[:, None], theirs[None, :], out=same)
+            np.add(part, same.view(np.uint8), out=part)
+        count += part
+    share: Floats = count / len(one)
+    return share
+
+
+def within(where: Place, apart: float = 1.0) -> Floats:
+    """Covariance of the rows with each other; that of any of them is a part of it."""
+    centred = where.around(where.near.mean(axis=0))
+    return covariance(centred, centred, apart)
+
+
+def weigh(between: Floats, residual: Floats) -> Floats:
+    """Weights of rows with these covariances, so that `covariance @ weights` interpolates; rows unlike their neighbours count less."""
+    from scipy.linalg import solve  # only a fit needs it
+
+    trust: Floats = np.ones(len(residual))
+    weights: Floats = np.zeros(len(residual))
+    for _ in range(4):
+        noisy = between.copy()
+        noisy.flat[:: len(noisy) + 1] += NOISE / trust
+        weights = np.asarray(solve(noisy, residual, assume_a="pos", overwrite_a=True, check_finite=False), dtype=np.float64)
+        trust = np.asarray(1.0 / np.maximum(1.0, np.abs(NOISE / trust * weights) / OUTLIER), dtype=np.float64)
+    return weights
 
 
 def fit(where: Place, residual: Floats, share: float = 1.0, apart: float = 1.0) -> dict[str, Any]:
     """Card entry that gives `share` of `residual` (log measured over prior) at `where`; rows unlike their neighbours count less."""
     centre = where.near.mean(axis=0)
-    centred = where.around(centre)
-    between = covariance(centred, centred, apart)
-    trust: Floats = np.ones(len(residual))
-    weights: Floats = np.zeros(len(residual))
-    for _ in range(4):
-        weights = np.asarray(np.linalg.solve(between + np.diag(NOISE / trust), residual), dtype=np.float64)
-        trust = np.asarray(1.0 / np.maximum(1.0, np.abs(NOISE / trust * weights) / OUTLIER), dtype=np.float64)
+    weights = weigh(within(where, apart), residual)
     return {
         "rows": len(residual),
         "place": _packed(where.near, "<f4"),

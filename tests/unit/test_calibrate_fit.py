@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from perfmodel.calibrate.carry import explain
 from perfmodel.calibrate.ceilings import datasheet, fit_ceilings, measured_ceilings
 from perfmodel.calibrate.fit import Outcome, fit_run
 from perfmodel.calibrate.report import html, markdown, summarise
+from perfmodel.calibrate.workers import tasks
 from perfmodel.cli.main import run
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
+from perfmodel.learn.boost import CORRECTION, OWN_DRAWS, boost
 from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.measure.rows import read
 
@@ -124,11 +128,61 @@ def test_a_run_leaves_out_what_no_gpu_does_and_counts_it_as_failed() -> None:
     assert "gemm" in calibration.models
 
 
-def test_parts_fitted_side_by_side_give_the_same_but_for_the_draws_of_trees() -> None:
+def test_parts_fitted_side_by_side_give_the_same() -> None:
+    """In one process after the other or in two, and each step is said."""
     memory = [r for r in read(shipped("data") / "runs" / "h200_sxm.parquet") if r["what"] == "memory"][:40]
-    one, two = (fit_run(H200, products(1.3, noise=0.02) + memory, workers=w) for w in (1, 2))
-    assert [o.after for o in one[1]] == pytest.approx([o.after for o in two[1]], rel=0.1)
+    said: list[tuple[str, int, int]] = []
+    one = fit_run(H200, products(1.3, noise=0.02) + memory, progress=lambda *step: said.append(step))
+    two = fit_run(H200, products(1.3, noise=0.02) + memory, workers=2)
+    assert [o.after for o in one[1]] == pytest.approx([o.after for o in two[1]], rel=1e-6)
     assert [o.what for o in one[1]] == ["gemm", "memory"]
+    assert said[0] == ("gemm, shapes held out, 1 of 4", 0, 10)
+    assert ("gemm, all rows", 4, 10) in said and ("memory, shapes held out, 4 of 4", 8, 10) in said
+    assert [done for _, done, _ in said] == sorted(done for _, done, _ in said)
+    assert not multiprocessing.active_children()
+
+
+def test_rounds_on_top_of_a_tree_do_not_hang_on_what_was_fitted_before() -> None:
+    rng = np.random.default_rng(0)
+    features = {"a": rng.random(400), "b": rng.random(400)}
+    target = np.sin(6 * features["a"]) + features["b"]
+
+    def corrected() -> Any:
+        start = boost(features, target, None, rounds=3, params=CORRECTION, robust=False)
+        boost(features, target, None, rounds=between, params=CORRECTION, robust=False)
+        more = boost(features, target, None, rounds=5, params={**CORRECTION, **OWN_DRAWS}, robust=False, start=start)
+        return more.log_ratio(features, 400)
+
+    between = 1
+    first = corrected()
+    between = 8
+    assert corrected() == pytest.approx(first, rel=1e-9)
+
+
+def test_a_fit_that_is_stopped_ends_its_workers() -> None:
+    with pytest.raises(KeyboardInterrupt), tasks(2, None) as work:
+        for i in range(4):
+            work.submit(f"{i}", time.sleep, 60)
+        raise KeyboardInterrupt
+    for process in multiprocessing.active_children():
+        process.join(30)
+    assert not multiprocessing.active_children()
+
+
+def test_control_c_while_fitting_says_how_to_fit_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfmodel.calibrate.fit.fit_run", stopped)
+    path = tmp_path / "my rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in products(1.3)))
+    assert run(["calibrate", "--from", str(path), "--gpu", "h200"]) == 130
+    lines = capsys.readouterr().err.split("\n")
+    again = f"perfmodel calibrate --gpu h200_sxm --from '{path}'"
+    assert lines == ["", f"perfmodel: the fit was stopped, the rows are kept: {again} fits them", "perfmodel: interrupted", ""]
+    assert len(path.read_text().splitlines()) == 57
 
 
 def test_ceilings_are_a_card_and_hwdb_keeps_the_datasheet(tmp_path: Path) -> None:

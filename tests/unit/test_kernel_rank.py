@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import types
 import warnings
 from pathlib import Path
@@ -37,7 +36,7 @@ def silu(folder, gpu="l20", **changes):
     return pm.rank(call.pop("problem", {"count": 1 << 24}), gpu, kernel=call.pop("kernel", plain.silu_mul), **call)
 
 
-def test_ranks_an_element_wise_kernel_at_the_speed_of_memory(compiled):
+def test_ranks_an_element_wise_kernel_at_the_speed_of_memory(compiled, monkeypatch):
     ranking = silu(compiled)
     frame = ranking.frame
     spec = pm.gpu("l20")
@@ -46,9 +45,10 @@ def test_ranks_an_element_wise_kernel_at_the_speed_of_memory(compiled):
     assert (frame["latency_us"] >= least).all() and frame["latency_us"].iloc[0] < 1.6 * least
     assert (frame["low_us"] < frame["latency_us"]).all() and frame["bound"].iloc[0] == "DRAM"
     assert ranking.top(1)[0] in SILU and ranking.pruned == ()
-    began = time.perf_counter()
+    monkeypatch.setattr(
+        kernel_compile, "_workers", lambda kernel, todo, *_: [pytest.fail("the second time nothing is compiled") for _ in todo]
+    )
     again = silu(compiled, grid=lambda meta: (-(-meta["count"] // meta["BLOCK"]),))
-    assert time.perf_counter() - began < 2.0, "the second time nothing is compiled"
     assert again.rows() == ranking.rows()
     assert silu(compiled, problem=None, arguments={**POINTERS, "count": 1 << 24}).rows() == ranking.rows()
 
@@ -224,10 +224,8 @@ def test_what_is_wrong_with_a_file_is_one_line(tmp_path, capsys, text, name, wor
 def test_a_file_that_never_ends_is_ended(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("while True: pass")
-    began = time.monotonic()
     with pytest.raises(pm.NoAnswerError, match="not done within 2 s"):
         rank_file(f"{path}:f", "l20", run=True, grid="1", arguments={}, limit_s=2.0)
-    assert time.monotonic() - began < 20
     for bad in ("mine.py", f"{path}:", f"{path}:a b", "/nowhere/f.py:g"):
         with pytest.raises(pm.InputError):
             rank_file(bad, "l20", run=True, grid="1", arguments={})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -130,14 +128,3 @@ def test_absurd_sizes_are_illegal_not_overflow() -> None:
     found = blocks_per_sm(gpu("h100_sxm"), [2**40, 128, 128], [32, 2**40, 32], [0, 0, 2**40])
     assert found.blocks_per_sm.tolist() == [0, 0, 0]
     assert found.limiter_names.tolist() == ["warps", "registers", "shared memory"]
-
-
-def test_a_million_configs_are_fast() -> None:
-    rng, n = np.random.default_rng(0), 1_000_000
-    threads, regs, smem = rng.integers(1, 1025, n), rng.integers(16, 256, n), rng.integers(0, 232_448, n)
-    best = np.inf
-    for _ in range(3):
-        start = time.perf_counter()
-        blocks_per_sm(gpu("h100_sxm"), threads, regs, smem)
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.3

@@ -162,12 +162,13 @@ def test_a_config_that_cannot_be_is_one_line(field: str, value: object, message:
 
 
 def test_speed_is_told_of_every_operator(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIMES", "TABLES", "RANKS"):
+    for name in ("TIMES", "TABLES", "RANKS", "STARTS", "CONFIGS"):
         monkeypatch.setattr(evaluate_speed, name, 1)
     assert run(["evaluate", "speed", "--rows", "64", "--json"]) == 0
     told = {row["question"]: row for row in json.loads(capsys.readouterr().out)}
-    assert {"gemm", "attention prefill", "attention decode", "mla decode", "moe", "memory", "collective", "rank gemm"} == set(told)
-    assert all(row["ms"] > 0 for row in told.values()) and told["gemm"]["table_rows_per_s"] > 0
+    tables = {"gemm", "attention prefill", "attention decode", "mla decode", "moe", "memory", "collective"}
+    assert tables | {"rank gemm", "occupancy", *evaluate_speed.COLD} == set(told) and len(evaluate_speed.COLD) == 4
+    assert all((row["ms"] or row["table_rows_per_s"]) > 0 for row in told.values()) and told["gemm"]["table_rows_per_s"] > 0
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,13 @@ def _types(card: Mapping[str, Any], asked: Mapping[str, Any], what: str) -> list
     return found
 
 
-def sizes_beyond(model: FittedModel, features: Mapping[str, Any], slack: float = 0.5) -> list[str]:
-    """The sizes of one question that lie outside of those of the rows, with their range."""
+def sizes_beyond(model: FittedModel, features: Mapping[str, Any], slack: float = 0.5, share: float = 0.0) -> list[str]:
+    """The sizes of one question that lie outside of those of the rows, with their range; `share` of it, and `slack`, are still inside."""
     found = []
     for name, (low, high) in model.envelope.items():
         value = float(numpy.reshape(feature(features, name), -1)[0])
-        if not low - slack <= value <= high + slack:
+        margin = slack + share * (high - low)
+        if not low - margin <= value <= high + margin:
             word, shown = (name[5:], [2.0**v for v in (value, low, high)]) if name.startswith("log2_") else (name, [value, low, high])
             found.append("{} {:.6g} is outside of the measured {:.6g} to {:.6g}".format(word, *shown))
     return found

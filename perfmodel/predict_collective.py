@@ -103,7 +103,9 @@ def _reasons(code: int, op: Collective, gpu: GpuSpec, stack: str | None, fitted:
     if code & COUNT:
         found.append(f"no row of {op.n_gpus} GPUs for collective (measured: {', '.join(map(str, fitted.card[COUNTS_KEY]))})")
     if code & SIZE:
-        found += sizes_beyond(fitted, terms.features, 1e-9, 0.1) or [f"a message of {op.message_bytes} bytes over {op.nodes} nodes is beyond the evidence"]
+        found += sizes_beyond(fitted, terms.features, 1e-9, 0.1) or [
+            f"a message of {op.message_bytes} bytes over {op.nodes} nodes is beyond the evidence"
+        ]
     return tuple(found)
 
 

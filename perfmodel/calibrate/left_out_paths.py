@@ -10,7 +10,8 @@ back: models of Hopper alone about the GPUs before it, whose kernels the law kno
 Hopper they know is from these, so that no interval was chosen on the rows that it is judged on.
 
 A margin is how many times as wide as a new architecture's widths (`with_widths`) an interval must be for NOMINAL of the rows to lie within
-it, on average over operators and GPUs. calibration/left_out_architectures.json keeps both with every line; fits write them into cards (calibrate/margins).
+it, on average over operators and GPUs. calibration/left_out_architectures.json keeps both with every line;
+fits write them into cards (calibrate/margins).
 """
 
 from __future__ import annotations
@@ -77,12 +78,14 @@ def judge(what: str, way: str) -> list[dict[str, Any]]:
         spec = find_gpu(name)
         ratio, error = ratios(dataclasses.replace(spec, arch=BEFORE) if way == FORWARD else spec, own, model, shipped_one.card)
         covered = {f"{m:g}": round(float(np.mean(ratio <= m)), 3) for m in (1.0, 1.25, 1.5, 2.0, 2.5)}
-        lines.append({"way": way, "operator": what, "gpu": name, "rows": len(own), "error": round(error, 3), "covered": covered, "ratio": ratio})
+        lines.append(
+            {"way": way, "operator": what, "gpu": name, "rows": len(own), "error": round(error, 3), "covered": covered, "ratio": ratio}
+        )
     return lines
 
 
 def ratios(spec: GpuSpec, rows: Rows, model: FittedModel, card: Mapping[str, Any]) -> tuple[Floats, float]:
-    """(|log error| over a new architecture's half-width in `card`, mean |predicted / measured - 1|) of rows by a model without their path."""
+    """(|log error| over a new architecture's half-width in `card`, mean |predicted / measured - 1|) of rows whose path `model` never saw."""
     terms = operator_terms(spec, rows.what, rows.columns, model.constants)
     learnt = np.zeros(len(rows))
     if model.residual is not None:
@@ -90,7 +93,9 @@ def ratios(spec: GpuSpec, rows: Rows, model: FittedModel, card: Mapping[str, Any
     log_latency = np.log(terms.latency_s) + learnt
     error = rows.log_latency - log_latency
     group = interval_group(np.exp(log_latency) * US_PER_S, rows.columns["stack"])
-    width = np.asarray(card["half_widths"][NEW_ARCH_GROUP])[group] * doubt(learnt, beyond_rates(terms.features), rows.columns["stack"], LEARNT_LOG)
+    width = np.asarray(card["half_widths"][NEW_ARCH_GROUP])[group] * doubt(
+        learnt, beyond_rates(terms.features), rows.columns["stack"], LEARNT_LOG
+    )
     return np.abs(error) / width, float(np.mean(np.abs(np.expm1(-error))))
 
 

@@ -1,4 +1,4 @@
-"""The margins that architectures left out have earned (calibrate/left_out_paths), for the cards of the models that are asked about others."""
+"""The margins that architectures left out have earned (calibrate/left_out_paths), for the cards of models that are asked about others."""
 
 from __future__ import annotations
 

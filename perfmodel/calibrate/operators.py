@@ -309,8 +309,8 @@ def _halves(parts: Sequence[Floats]) -> list[list[Floats]]:
 def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
     """(error, log latency, stack, log ratio of the tree, inside, new, beyond) of rows of a GPU the model did not see, named and unnamed.
 
-    inside: whether the row's size, types and kind are among the model's; new: whether it says that its kernel is new on the tensor path; beyond
-    as `beyond_rates`.
+    inside: whether the row's size, types and kind are among the model's; new: whether it says that its kernel is new on the tensor path;
+    beyond as `beyond_rates`.
     """
     spec, pieces = find_gpu(rows.gpus[0]), []
     named = sample(rows, 6000)

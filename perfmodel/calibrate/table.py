@@ -257,7 +257,9 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel) -> FittedModel:
 
 def _with_prior(facts: Mapping[str, Any], prior: FittedModel) -> dict[str, Any]:
     """Card entries of what rows and prior show together; of the GPU itself, what a prior shows that was measured on it too."""
-    found = {key: sorted({*facts[key], *prior.card.get(key, ())}) for key in ("dtype_codes", "kv_dtype_codes", "kind_codes") if key in facts}
+    found = {
+        key: sorted({*facts[key], *prior.card.get(key, ())}) for key in ("dtype_codes", "kv_dtype_codes", "kind_codes") if key in facts
+    }
     before = prior.card.get(MEASURED_KEY, {})
     if prior.tier == "spec" or not before:
         return found

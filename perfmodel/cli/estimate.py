@@ -10,6 +10,7 @@ import typer
 from perfmodel.cli import options
 from perfmodel.cli.memory import Text, engine_of
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
+from perfmodel.plan import evidence
 from perfmodel.plan.disagg import SplitEstimate
 from perfmodel.plan.estimate import ServingEstimate, estimate
 
@@ -79,6 +80,7 @@ def main(
             f"{found.throughput_tok_s:.0f} output tokens/s ({low:.0f} to {high:.0f}), {found.requests_per_s:.3g} requests/s, "
             + (f"{found.user_tok_s:.1f} tokens/s a user; " if found.user_tok_s > 0 else "")
             + f"{found.concurrency:.3g} requests in flight, bound by {found.bound}",
+            *_evidence(found, calibration),
             *found.notes,
             "",
         ]
@@ -86,6 +88,13 @@ def main(
         terms = [{"term": name, "decode_step_ms": ms, "prompt_ms": found.prefill_terms.get(name)} for name, ms in found.terms.items()]
         terms += [{"term": n, "decode_step_ms": None, "prompt_ms": ms} for n, ms in found.prefill_terms.items() if n not in found.terms]
         write_table(terms, head=[""])
+
+
+def _evidence(found: ServingEstimate, calibration: str) -> list[str]:
+    """What spec-tier figures rest on."""
+    if found.tier != "spec":
+        return []
+    return evidence.notes([(found.memory.model, found.memory.gpu, found.gpus)], options.calibration(calibration))
 
 
 def latencies(found: ServingEstimate | SplitEstimate) -> list[dict[str, Any]]:

@@ -134,7 +134,8 @@ def _of_gpu(ranking: Ranking) -> str:
     if known is None:
         return _NOTHING_MEASURED
     if not shows(known.card, ranking.op.dtype):
-        return f"nothing was ever measured on this GPU for it in {ranking.op.dtype}, {known.card['rows']:,} rows in {', '.join(known.card['dtypes'])}"
+        others = f"{known.card['rows']:,} rows in {', '.join(known.card['dtypes'])}"
+        return f"nothing was ever measured on this GPU for it in {ranking.op.dtype}, {others}"
     return f"the {known.card['rows']:,} rows of this GPU are left out"
 
 

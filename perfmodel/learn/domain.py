@@ -91,7 +91,9 @@ def _new_names(known: tuple[int, ...]) -> Codes:
     return found
 
 
-def reasons(code: int, gpu: GpuSpec, what: str, model: FittedModel, asked: Mapping[str, Any], features: Mapping[str, Any]) -> tuple[str, ...]:
+def reasons(
+    code: int, gpu: GpuSpec, what: str, model: FittedModel, asked: Mapping[str, Any], features: Mapping[str, Any]
+) -> tuple[str, ...]:
     """What a sum of SIZE, DTYPE ... of one question says, in words; `asked` are its columns, `features` the law's of it."""
     card, found = model.card, []
     if code & NO_ROWS:

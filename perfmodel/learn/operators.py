@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,9 +105,17 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     latency = terms.latency_s * US_PER_S * np.exp(log_ratio)
     least = terms.least_s * US_PER_S
     latency = np.maximum(latency, least)
-    widened = np.where((beyond & WIDER) > 0, OUTSIDE, 1.0)
+    widened = np.where((beyond & WIDER) > 0, also_outside(path_margin(model.card, gpu.arch)), 1.0)
     spread = np.exp(half_widths(model, gpu, latency, terms.features, log_ratio) * far * widened)
     return OperatorPredictions(latency, np.maximum(latency / spread, least), latency * spread, terms, model, beyond)
+
+
+def also_outside(margin: float) -> float:
+    """How much more an interval that is `margin` times as wide for its architecture is widened outside of the sizes or types measured.
+
+    sqrt(margin^2 + OUTSIDE^2 - 1) / margin: unknowns that have nothing to do with each other add up in squares. OUTSIDE where margin is 1.
+    """
+    return math.sqrt(margin**2 + OUTSIDE**2 - 1.0) / margin
 
 
 def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:
@@ -230,7 +239,8 @@ def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: 
 
     A row is new where its architecture is, and where its stack brings a kernel of its own that no row of the tensor path shows. Evidence,
     prefill of the H100 left out, whose stacks the H200's rows of torch do not show: 70 % covered by the architecture alone, 80 % by both.
-    A GPU's own model is as sure of a stack that it was never shown as of none. Widths of GPUs left out are those of a row without `doubt`; `log_ratio` is what tree and interpolation add to the law.
+    A GPU's own model is as sure of a stack that it was never shown as of none. Widths of GPUs left out are those of a row without `doubt`;
+    `log_ratio` is what tree and interpolation add to the law.
     """
     shown = visible(model.card, gpu.arch, features) if TREE_NAMES in model.card else features
     group = interval_group(latency_us, shown["stack"])

@@ -103,9 +103,7 @@ class Ranking:
         """What no row behind the answer to the config at this place of the order shows, in words."""
         i, found = int(self.order[place]), self.predictions
         one = {name: np.broadcast_to(values, len(self.configs))[i : i + 1] for name, values in found.terms.features.items()}
-        return kernel_reasons(
-            int(found.outside[i]), self.gpu, self.kernel, self.op.dtype, str(self.configs.variant[i]), found.model, one
-        )
+        return kernel_reasons(int(found.outside[i]), self.gpu, self.kernel, self.op.dtype, str(self.configs.variant[i]), found.model, one)
 
     def top(self, k: int) -> list[dict[str, Any]]:
         """The best `k` configs as plain dicts: the caller's own rows where a list was given, else the kernel's fields."""

@@ -85,7 +85,7 @@ def judge(what: str, way: str) -> list[dict[str, Any]]:
 
 
 def ratios(spec: GpuSpec, rows: Rows, model: FittedModel, card: Mapping[str, Any]) -> tuple[Floats, float]:
-    """(|log error| over a new architecture's half-width in `card`, mean |predicted / measured - 1|) of rows whose path `model` never saw."""
+    """(|log error| over a new architecture's half-width in `card`, mean |predicted / measured - 1|) of rows of a path `model` never saw."""
     terms = operator_terms(spec, rows.what, rows.columns, model.constants)
     learnt = np.zeros(len(rows))
     if model.residual is not None:

@@ -23,6 +23,7 @@ from perfmodel.ops.collective import Collective, collective_kind
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
 
+SAME_LIBRARY = ("nccl", "torch")  # torch calls NCCL: rows of one speak for the other, what the host adds is the law's
 CalibrationLike = str | Path | Calibration | None
 
 
@@ -78,6 +79,7 @@ def _outside(gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, fitted: Fitt
     if (measured := fitted.card.get(MEASURED_KEY)) is not None:
         found |= np.where(_among(columns_["kind"], collective_kind, measured["kinds"]), 0, KIND)
         stacks = {name for of_gpu_ in measured["rows"].values() for name in of_gpu_}
+        stacks |= set(SAME_LIBRARY) if stacks & set(SAME_LIBRARY) else set()
         found |= np.where(_among("nccl" if stack is None else stack, lambda name: parse_stack(name)[0], stacks), 0, STACK)
     return found
 

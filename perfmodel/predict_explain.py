@@ -75,7 +75,7 @@ def _basis(found: Prediction, card: Mapping[str, Any], gpu: GpuSpec, named: bool
     if gpus:
         rows = f"{card['rows']} measured rows" if "rows" in card else "measured rows"
         seen = "this GPU's own" if gpus == [gpu.name] else "this GPU's among them" if gpu.name in gpus else "none of this GPU"
-        seen = counted(own) if own else seen
+        seen = f"{seen}: {counted(own)}" if own else seen
         lines.append(f"{rows} of {', '.join(gpus)} ({seen}), data {card.get('data_hash', 'unknown')}")
     else:
         lines.append("no measured rows: the law with its stated constants alone")

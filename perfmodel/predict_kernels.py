@@ -35,10 +35,11 @@ def shows(card: Mapping[str, Any], dtype: str) -> bool:
 
 def kernel_outside(model: FittedModel, gpu: GpuSpec, dtype: str, configs: Configs, terms: Terms) -> npt.NDArray[np.intp]:
     """Of each config, what the model's rows do not show: a sum of domain.SIZE, DTYPE, KERNEL ..."""
-    found = np.where(model.in_domain(terms.features, len(configs), SLACK), 0, SIZE) + of_gpu(model.card, gpu)
+    found: npt.NDArray[np.intp] = np.where(model.in_domain(terms.features, len(configs), SLACK), 0, SIZE) + of_gpu(model.card, gpu)
     if not shows(model.card, dtype):
         found |= DTYPE
-    return found | np.where(configs.of(*model.card.get("variants", configs.variants)), 0, KERNEL)
+    found |= np.where(configs.of(*model.card.get("variants", configs.variants)), 0, KERNEL)
+    return found
 
 
 def kernel_reasons(

@@ -48,7 +48,7 @@ STEP = 0.05
 def main() -> int:
     """Fit, judge, write the file and print its lines."""
     lines = [line for what in MODELS if what != "memory" for way in (FORWARD, BACK) for line in judge(what, way)]
-    found = {
+    found: dict[str, Any] = {
         "nominal": NOMINAL,
         "forward_margin": margin(lines, FORWARD),
         "back_margin": margin(lines, BACK),

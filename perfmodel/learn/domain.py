@@ -45,7 +45,8 @@ def outside(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Map
     if "kind_codes" in card:
         found = found | _missing(tuple(card["kind_codes"]), KIND_CODES, KIND)[columns["kind"].astype(numpy.intp)]
     known = shown_pairs(card, gpu.arch)
-    return found | _new_names(known)[pair_codes(terms.features)] if known else found
+    all_of_it: Codes = found | _new_names(known)[pair_codes(terms.features)] if known else found
+    return all_of_it
 
 
 def of_gpu(card: Mapping[str, Any], gpu: GpuSpec) -> int:
@@ -63,7 +64,8 @@ def shown_pairs(card: Mapping[str, Any], arch: str) -> tuple[int, ...]:
 
 def unseen_types(card: Mapping[str, Any], columns: Mapping[str, Floats]) -> Any:
     """Which rows are of an element type that no row of the GPU itself shows; False where the card does not say."""
-    measured, found = card.get(MEASURED_KEY, {}), False
+    measured = card.get(MEASURED_KEY, {})
+    found: Any = False
     for column, key in (("dtype", "dtypes"), ("kv_dtype", "kv_dtypes")):
         if key in measured and column in columns:
             found = found | (_missing(tuple(measured[key]), DTYPE_CODES, DTYPE)[columns[column].astype(numpy.intp)] > 0)
@@ -73,7 +75,7 @@ def unseen_types(card: Mapping[str, Any], columns: Mapping[str, Floats]) -> Any:
 @functools.lru_cache(maxsize=256)
 def _missing(known: tuple[int, ...], most: int, flag: int) -> Codes:
     """By code: `flag` where it is none of `known`."""
-    found = np.full(most, flag, dtype=numpy.intp)
+    found: Codes = np.full(most, flag, dtype=numpy.intp)
     found[list(known)] = 0
     return found
 
@@ -84,7 +86,7 @@ def _new_names(known: tuple[int, ...]) -> Codes:
     pair = np.arange(PAIR_CODES)
     stacks = sorted({code // STEP for code in known} | {0})
     kernels = sorted({code % STEP for code in known} | {0})
-    found = np.where(numpy.isin(pair // STEP, stacks), KERNEL, STACK)
+    found: Codes = np.where(numpy.isin(pair // STEP, stacks), KERNEL, STACK)
     found[list(known)] = 0
     unnamed = pair < STEP
     found[unnamed] = np.where(numpy.isin(pair[unnamed], kernels), 0, KERNEL)

@@ -19,8 +19,10 @@ from perfmodel.kernels import family_for, kernel_family
 from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values
-from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.domain import DTYPE, KERNEL
 from perfmodel.learn.model import FittedModel
+from perfmodel.predict_kernels import kernel_model, kernel_outside, kernel_reasons
 from perfmodel.prediction import Prediction
 from perfmodel.units import US_PER_S
 
@@ -55,6 +57,7 @@ class ConfigPredictions:
     terms: Terms
     model: FittedModel
     in_domain: npt.NDArray[np.bool_]
+    outside: npt.NDArray[np.intp]
 
 
 def predict_configs(
@@ -63,7 +66,7 @@ def predict_configs(
     """Latency of each config: physics with the model's constants, times its residual. `sizes` are scalars or arrays beside the configs.
 
     A residual speaks for the kernel variants it was fitted on; for somebody else's kernel the fitted constants answer alone, with the
-    wider interval that the law without a tree has earned.
+    wider interval that the law without a tree has earned. So they do for an element type that no row is of.
     """
     terms: Terms = kernel_family(family).terms(
         gpu, **sizes, dtype=dtype, configs=configs, facts=facts, constants=constant_values(family, model.constants)
@@ -71,13 +74,14 @@ def predict_configs(
     count = len(configs)
     latency = terms.latency_s * US_PER_S
     low, high = (np.full(count, bound) for bound in model.law_interval or model.interval)
-    seen = configs.of(*model.card.get("variants", configs.variants))
+    beyond = kernel_outside(model, gpu, dtype, configs, terms)
+    seen = (beyond & (KERNEL | DTYPE)) == 0
     if seen.any():
         latency = latency * np.where(seen, model.correction(terms.features, count), 1.0)
         low[seen], high[seen] = model.interval
-    inside = model.in_domain(terms.features, count)
     least = config_least_s(family, gpu, sizes, dtype) * US_PER_S
-    return ConfigPredictions(*within(latency, latency * np.exp(low), latency * np.exp(high), least), terms, model, inside)
+    ends = within(latency, latency * np.exp(low), latency * np.exp(high), least)
+    return ConfigPredictions(*ends, terms, model, beyond == 0, beyond)
 
 
 def config_least_s(family: str, gpu: GpuSpec, sizes: Mapping[str, Any], dtype: str) -> Floats:
@@ -134,7 +138,7 @@ def predict(
     for rule in family.rules(spec, **sizes, dtype=op.dtype, configs=configs, facts=facts):
         if rule.hard and rule.mask[0]:
             raise InputError(f"this config cannot run on {spec.name}: {rule.reason}")
-    model = resolve(spec, f"kernel_{name}", calibration)
+    model = kernel_model(spec, name, op.dtype, calibration)
     found = predict_configs(name, spec, sizes, op.dtype, configs, facts, model)
 
     def explain(found: Prediction) -> Explanation:
@@ -156,6 +160,7 @@ def predict(
         tier=found.model.tier,
         in_domain=bool(found.in_domain[0]),
         model_id=found.model.model_id,
+        outside=kernel_reasons(int(found.outside[0]), spec, name, op.dtype, str(configs.variant[0]), model, found.terms.features),
         detail={
             "waves": float(found.terms.waves[0]),
             "blocks_per_sm": int(found.terms.blocks_per_sm[0]),

@@ -8,6 +8,9 @@ from typing import Any
 
 from perfmodel.explanation import Explanation
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.domain import of_gpu
+from perfmodel.learn.measured_rows import counted, rows_of
+from perfmodel.learn.transfer import PATH_MARGIN
 from perfmodel.prediction import Prediction
 from perfmodel.references import references_of
 
@@ -68,9 +71,11 @@ def explanation(
 def _basis(found: Prediction, card: Mapping[str, Any], gpu: GpuSpec, named: bool) -> list[str]:
     lines = [f"{found.tier} tier, model {found.model_id}"]
     gpus = [str(name) for name in card.get("gpus", ())]
+    own = rows_of(card, gpu.name)
     if gpus:
         rows = f"{card['rows']} measured rows" if "rows" in card else "measured rows"
         seen = "this GPU's own" if gpus == [gpu.name] else "this GPU's among them" if gpu.name in gpus else "none of this GPU"
+        seen = f"{seen}: {counted(own)}" if own else seen
         lines.append(f"{rows} of {', '.join(gpus)} ({seen}), data {card.get('data_hash', 'unknown')}")
     else:
         lines.append("no measured rows: the law with its stated constants alone")
@@ -80,10 +85,12 @@ def _basis(found: Prediction, card: Mapping[str, Any], gpu: GpuSpec, named: bool
             ("the law", "what was learnt from rows") if named else ("the nearest stack's law", "what was learnt and the other stacks")
         )
         lines.append(f"{law} says {law_us:.4g} us, {learnt} times {found.latency_us / law_us:.3f}")
-    lines.append("inside the range of those rows" if found.in_domain else "outside the range of those rows: it extrapolates")
+    lines.append("inside what those rows show" if found.in_domain else f"outside: {'; '.join(found.outside) or 'it extrapolates'}")
     factor = f"{found.high_us / found.latency_us:.2f}"
     guess = found.tier == "spec" and not card.get("half_widths")
     how = "a stated guess" if guess else "which covered 80 % of the rows that the model had not seen"
+    if not guess and gpus and of_gpu(card, gpu):
+        how = "the interval of architectures left out" if PATH_MARGIN in card else how
     lines.append(f"interval: within a factor {factor}, {how}")
     if not named:
         lines.append("no stack named: the interval covers how much vLLM, SGLang, TensorRT-LLM and torch differ")

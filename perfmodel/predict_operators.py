@@ -17,8 +17,9 @@ from perfmodel.explanation import Explanation
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.domain import NAMES, labels, outside, reasons, unseen_types
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import OperatorPredictions, in_domain, operator_model, operator_terms, predict_columns, universal_model
+from perfmodel.learn.operators import OperatorPredictions, operator_model, operator_terms, predict_columns, universal_model
 from perfmodel.learn.transfer import measured_stacks
 from perfmodel.library import collective_rows
 from perfmodel.library.collective import LAW
@@ -60,8 +61,9 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
         bound=str(found.terms.bound()[0]),
         terms={name: float(np.broadcast_to(value, (1,))[0]) * US_PER_S for name, value in found.terms.seconds.items()},
         tier=found.model.tier,
-        in_domain=bool(found.in_domain[0]),
+        in_domain=not found.outside[0],
         model_id=found.model.model_id,
+        outside=_said(found, gpu, what, columns),
         detail={"law_us": float(found.terms.latency_s[0]) * US_PER_S, "stack": STACKS[int(columns["stack"][0])]},
         explainer=functools.partial(_explain, op, gpu, what, columns, part.model),
     )
@@ -102,19 +104,19 @@ def predict_frame(
     columns = {} if kind == "collective" else read_frame(kind, frame)
     length = len(frame)
     numbers = {name: np.empty(length) for name in ("latency_us", "low_us", "high_us")}
-    bound, tier, inside = Labels(length), Labels(length), np.zeros(length, dtype=bool)
+    bound, tier, beyond = Labels(length), Labels(length), np.zeros(length, dtype=np.uint8)
     for spec, rows in _by_gpu(frame, gpu):
         if kind == "collective":
             at = slice(None) if rows is None else rows
             own_columns, stacks = collective_rows.read_columns(frame if rows is None else frame.iloc[rows])
             if not length:
                 continue
-            answer, fitted, found_us = predict_rows(spec, own_columns, stacks, calibration)
+            answer, fitted, found_us, outside_of = predict_rows(spec, own_columns, stacks, calibration)
             for name, values in found_us.items():
                 numbers[name][at] = values
             bound.put(at, list(answer.seconds), answer.largest())
             tier.put(at, [fitted.tier], 0)
-            inside[at] = answer.in_domain
+            beyond[at] = outside_of
             continue
         own = take(columns, rows) if rows is not None else columns
         for part in _answering(spec, kind, own, calibration):
@@ -123,8 +125,8 @@ def predict_frame(
             for start in range(0, size, CHUNK):
                 found = _answer(spec, part, take(asked, slice(start, start + CHUNK)))
                 at = _positions(rows, part.rows, start, min(start + CHUNK, size))
-                _store(found, at, numbers, bound, tier, inside)
-    columns_of = {**numbers, "bound": bound.column(), "tier": tier.column(), "in_domain": inside}
+                _store(found, at, numbers, bound, tier, beyond)
+    columns_of = {**numbers, "bound": bound.column(), "tier": tier.column(), "in_domain": beyond == 0, "outside": _named(beyond)}
     return pd.DataFrame(columns_of, index=frame.index)
 
 
@@ -144,9 +146,17 @@ class Part:
 
 
 def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike) -> Iterator[Part]:
-    """The parts of a table of one kind."""
+    """The parts of a table of one kind. Of an element type that no row of the GPU is of, the spec tier answers."""
     for what, piece in parts(kind, columns):
-        yield from _parts_of(what, columns, piece, operator_model(gpu, what, calibration))
+        model = operator_model(gpu, what, calibration)
+        unseen = unseen_types(model.card, columns) if model.tier != "spec" else False
+        if isinstance(unseen, bool) or not unseen.any():
+            yield from _parts_of(what, columns, piece, model)
+        else:
+            rows = np.arange(len(unseen))[piece]
+            for each, found in ((rows[~unseen[rows]], model), (rows[unseen[rows]], operator_model(gpu, what, None))):
+                if len(each):
+                    yield from _parts_of(what, columns, each, found)
 
 
 def _parts_of(what: str, columns: Mapping[str, npt.NDArray[np.float64]], piece: Any, model: FittedModel) -> Iterator[Part]:
@@ -214,14 +224,32 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
     apart = np.abs(np.log(latency / bounds[0]))
     nearest = (apart < apart.min(axis=0) + TIE).argmax(axis=0)  # of an even number two are: the first, whatever rounding says
     model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
-    inside = in_domain(model, answers[0].terms, columns)  # by sizes and types: the same for every stack
+    beyond = outside(model, gpu, answers[0].terms, columns) & ~NAMES  # by sizes and types: the same for every stack
+    if len(nearest) == 1:
+        return OperatorPredictions(*bounds, answers[int(nearest[0])].terms, model, beyond, least)
 
     def told(values: Sequence[npt.NDArray[np.float64]]) -> Any:
         return np.stack(values)[nearest, np.arange(len(nearest))]
 
     seconds = {name: told([answer.terms.seconds[name] for answer in answers]) for name in answers[0].terms.seconds}
     terms = OperatorTerms(told([answer.terms.latency_s for answer in answers]), seconds, {})
-    return OperatorPredictions(*bounds, terms, model, inside, least)
+    return OperatorPredictions(*bounds, terms, model, beyond, least)
+
+
+def _said(found: OperatorPredictions, gpu: GpuSpec, what: str, columns: Mapping[str, npt.NDArray[np.float64]]) -> tuple[str, ...]:
+    """What the rows behind the answer to one operator do not show, in words."""
+    if not found.outside[0]:
+        return ()
+    asked = {name: values[0] for name, values in columns.items()}
+    features = {name: np.broadcast_to(values, (1,))[0] for name, values in found.terms.features.items()}
+    return reasons(int(found.outside[0]), gpu, what, found.model, asked, features)
+
+
+def _named(beyond: npt.NDArray[np.uint8]) -> Any:
+    """A column of what the rows behind each answer do not show, in short words; empty inside."""
+    import pandas as pd
+
+    return pd.Index(labels(range(256))).take(beyond.astype(np.intp))
 
 
 class Labels:
@@ -249,14 +277,14 @@ def _store(
     numbers: Mapping[str, npt.NDArray[np.float64]],
     bound: Labels,
     tier: Labels,
-    inside: npt.NDArray[np.bool_],
+    beyond: npt.NDArray[np.uint8],
 ) -> None:
     numbers["latency_us"][at] = found.latency_us
     numbers["low_us"][at] = found.low_us
     numbers["high_us"][at] = found.high_us
     bound.put(at, list(found.terms.seconds), found.terms.largest())
     tier.put(at, [found.model.tier], 0)
-    inside[at] = found.in_domain
+    beyond[at] = found.outside
 
 
 def _positions(rows: npt.NDArray[np.intp] | None, piece: Any, start: int, stop: int) -> Any:

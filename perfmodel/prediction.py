@@ -15,7 +15,8 @@ class Prediction:
     """How long one thing takes, how sure that is and what it rests on.
 
     Times are microseconds; low and high bound the nominal 80 % interval. `tier` is spec, calibrated or measured; `in_domain` is
-    False where the model extrapolates; `terms` holds what each resource alone would take.
+    False where the model extrapolates, and `outside` then says in words what no row behind it shows; `terms` holds what each resource
+    alone would take.
     """
 
     latency_us: float
@@ -27,6 +28,7 @@ class Prediction:
     in_domain: bool
     model_id: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+    outside: tuple[str, ...] = ()
     explainer: Callable[[Prediction], Explanation] | None = field(default=None, repr=False, compare=False)
 
     def explain(self) -> Explanation:

@@ -11,12 +11,14 @@ import numpy.typing as npt
 
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.card import BEYOND_KEY, COUNTS_KEY
+from perfmodel.learn.card import BEYOND_KEY, COUNTS_KEY, MEASURED_KEY
 from perfmodel.learn.collective_fit import MACHINES, MIN_ROWS, Rows, fit_constants, held_out_errors, read_rows, sigmas
 from perfmodel.learn.intervals import conformal_bounds
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.plausible import usable
 from perfmodel.library.collective import LAW
+from perfmodel.library.collective_stacks import parse_stack
+from perfmodel.ops.collective import collective_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 MIN_SIZES = 4
 AGREEMENT = 0.1  # least rank correlation with the law: calls of small messages wait for the host, which no law of the link knows
+DEFAULT_STACK = "nccl"
 
 
 def fit_collective(
@@ -94,6 +97,8 @@ def finish(
         "gpus": [t.gpu.name for t in tables],
         "gpu": tables[0].gpu.name if len(tables) == 1 and tier == "calibrated" else "",
         "kind": LAW,
+        "archs": sorted({t.gpu.arch for t in tables}),
+        MEASURED_KEY: measured(tables),
         "rows": len(logs),
         COUNTS_KEY: sorted({int(n) for t in tables for n in np.unique(t.columns["n_gpus"])}),
         "sizes": int(max(len(np.unique(t.sizes)) for t in tables)),
@@ -102,6 +107,16 @@ def finish(
         "held_out_error": {q: float(v) for q, v in zip(("mean", "median", "p90"), _summary(errors), strict=True)},
     }
     return FittedModel(f"{name}:{LAW}:{digest[:8]}", tier, dict(constants), conformal_bounds(errors), None, envelope, card)
+
+
+def measured(tables: Sequence[Rows]) -> dict[str, Any]:
+    """Card entry: the rows of each GPU by stack, and the kinds of collective they are of."""
+    rows = {}
+    for table in tables:
+        stack = np.full(len(table), DEFAULT_STACK, dtype=object) if table.stack is None else table.stack
+        names, counts = np.unique([parse_stack(str(name))[0] for name in stack], return_counts=True)
+        rows[table.gpu.name] = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    return {"rows": rows, "kinds": sorted({collective_kind(str(kind)) for table in tables for kind in np.unique(table.columns["kind"])})}
 
 
 def _summary(errors: Floats) -> tuple[float, float, float]:

@@ -255,6 +255,7 @@ def fit_kernel(
         **(provenance or {}),
         "gpu": gpu.name,
         "gpus": [gpu.name],
+        "archs": [gpu.arch],
         "kind": f"kernel_{family}",
         "rows": len(rows),
         "shapes": len(np.unique(rows.group)),

@@ -14,9 +14,11 @@ from scipy.optimize import least_squares
 
 from perfmodel.analytic.constants import physics
 from perfmodel.calibrate.disturbed import disturbed
+from perfmodel.calibrate.margins import path_margin
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
-from perfmodel.learn.card import DOUBT_KEY
+from perfmodel.learn.card import DOUBT_KEY, MEASURED_KEY
+from perfmodel.learn.domain import WIDER, outside
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import (
@@ -25,7 +27,6 @@ from perfmodel.learn.operators import (
     beyond_rates,
     correction,
     doubt,
-    in_domain,
     interval_group,
     operator_terms,
 )
@@ -33,10 +34,13 @@ from perfmodel.learn.transfer import (
     CARD_KEY,
     KNOWN_ARCH_GROUP,
     NEW_ARCH_GROUP,
+    PATH_MARGIN,
+    TREE_NAMES,
     TREE_SHARES,
     blank,
     known_pairs,
     new_kernels,
+    pair_codes,
     tensor_path,
 )
 from perfmodel.library.columns import read_frame, take
@@ -301,8 +305,9 @@ def fit_tree(rows: Rows) -> FittedModel:
     rounds = QUICK.get(rows.what, OWN_ROUNDS)
     params = {**OWN, "eta": OWN["eta"] * OWN_ROUNDS / rounds}
     tree = boost(features, target, None, rounds=rounds, params=params, robust=rows.what in ROBUST_OWN)
-    name = f"{rows.gpus[0]}:{rows.what}:{digest(rows)}"
-    return FittedModel(name, "calibrated", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), card(rows))
+    name, facts = f"{rows.gpus[0]}:{rows.what}:{digest(rows)}", card(rows)
+    facts[TREE_NAMES] = facts[MEASURED_KEY]["names"]
+    return FittedModel(name, "calibrated", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), facts)
 
 
 def predict_log(model: FittedModel, rows: Rows) -> Floats:
@@ -353,8 +358,8 @@ def _halves(parts: Sequence[Floats]) -> list[list[Floats]]:
 def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
     """(error, log latency, stack, log ratio of the tree, inside, new, beyond) of rows of a GPU the model did not see, named and unnamed.
 
-    inside: whether the model says that the row is in its domain; new: whether it says that its kernel is new on the tensor path; beyond
-    as `beyond_rates`.
+    inside: whether the row's size, types and kind are among the model's; new: whether it says that its kernel is new on the tensor path;
+    beyond as `beyond_rates`.
     """
     spec, pieces = find_gpu(rows.gpus[0]), []
     named = sample(rows, 6000)
@@ -363,7 +368,7 @@ def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
         law = np.log(terms.latency_s)
         full = law + learnt
         new = np.broadcast_to(new_kernels(model.card, spec.arch, terms.features), len(part))
-        inside = in_domain(model, terms, part.columns)
+        inside = (outside(model, spec, terms, part.columns) & WIDER) == 0
         beyond = beyond_rates(terms.features)
         pieces.append(np.stack([part.log_latency - full, part.log_latency, part.columns["stack"], full - law, inside, new, beyond]))
     return np.concatenate(pieces, axis=1)
@@ -417,7 +422,8 @@ def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping
         widths[KNOWN_ARCH_GROUP] += [round(width, 4) for width in near]
         widths[NEW_ARCH_GROUP] += [round(width, 4) for width in far]
     widest = max(max(w) for w in widths.values())
-    facts = {**model.card, "half_widths": widths, DOUBT_KEY: LEARNT_LOG, TREE_SHARES: shares}
+    margin = path_margin(model.card.get(CARD_KEY, ()), paths.get(left_out or ""))
+    facts = {**model.card, "half_widths": widths, DOUBT_KEY: LEARNT_LOG, TREE_SHARES: shares, PATH_MARGIN: margin}
     return replace(model, interval=(-widest, widest), card=facts)
 
 
@@ -433,15 +439,37 @@ def envelope(rows: Rows, features: Mapping[str, Floats]) -> dict[str, tuple[floa
 
 def card(rows: Rows) -> dict[str, Any]:
     """What a model rests on."""
-    return {
+    found = {
         "kind": rows.what,
         "gpus": rows.gpus,
         "archs": sorted({find_gpu(name).arch for name in rows.gpus}),
         "rows": len(rows),
         "shapes": len(np.unique(rows.shape)),
-        "dtype_codes": sorted({int(code) for code in rows.columns["dtype"]} | ({1} if 0 in rows.columns["dtype"] else set())),
+        "dtype_codes": type_codes(rows.columns["dtype"]),
         "data_hash": digest(rows),
+        MEASURED_KEY: measured(rows),
     }
+    if "kv_dtype" in rows.columns:
+        found["kv_dtype_codes"] = type_codes(rows.columns["kv_dtype"])
+    return found | ({"kind_codes": sorted({int(code) for code in rows.columns["kind"]})} if "kind" in rows.columns else {})
+
+
+def type_codes(column: Floats) -> list[int]:
+    """Codes of the element types in a column; fp16 runs as bf16 does."""
+    return sorted({int(code) for code in np.unique(column)} | ({0, 1} if np.isin(column, (0, 1)).any() else set()))
+
+
+def measured(rows: Rows) -> dict[str, Any]:
+    """Card entry: how many rows of each GPU and stack there are; of one GPU also its stacks with their kernels, and element types."""
+    counts = {name: np.bincount(rows.columns["stack"][rows.gpu == name].astype(np.intp), minlength=len(STACKS)) for name in rows.gpus}
+    found: dict[str, Any] = {
+        "rows": {name: {STACKS[code]: int(count[code]) for code in np.flatnonzero(count)} for name, count in counts.items()}
+    }
+    if len(rows.gpus) == 1:
+        found["names"] = sorted({int(code) for code in pair_codes(law_of(rows, {})[1])})
+        found["dtypes"] = type_codes(rows.columns["dtype"])
+        found |= {"kv_dtypes": type_codes(rows.columns["kv_dtype"])} if "kv_dtype" in rows.columns else {}
+    return found
 
 
 def digest(rows: Rows) -> str:

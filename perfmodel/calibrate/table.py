@@ -28,6 +28,7 @@ from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging, scope
 from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, OWN_DRAWS, boost, sliced
 from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.card import MEASURED_KEY
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel, shipped_model
 from perfmodel.learn.operators import (
@@ -43,7 +44,7 @@ from perfmodel.learn.operators import (
 )
 from perfmodel.learn.plausible import check_microseconds, check_repeats, latencies_us, usable
 from perfmodel.learn.residual import Residual
-from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, settled, visible
+from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, TREE_NAMES, settled, visible
 from perfmodel.library.columns import NEEDED, find, read_frame
 from perfmodel.library.registry import KINDS, MODELS, parts
 from perfmodel.library.work import faster_than_physics
@@ -333,9 +334,8 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
     tree = base.grow(slice(None), rounds) if rounds else base.model.residual
     widths, typical = _widths(trial, steady, start, best, ways[best], judged)
     kept = (
-        "dtype_codes",
         "archs",
-        *(() if len(rows) >= MANY_ROWS else (CARD_KEY, SETTLED)),
+        *(() if len(rows) >= MANY_ROWS else (CARD_KEY, SETTLED, TREE_NAMES)),
         *((kriging.CARD_KEY,) if kind == KEPT else ()),
     )
     facts = {
@@ -359,11 +359,28 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
     if base.where is not None:
         entry = kriging.with_rows(kriging.fit(base.where, base.before, share, apart), taught.columns, taught.log_latency)
         facts[kriging.CARD_KEY] = {**entry, kriging.SPREAD: typical, KIN: kin_digests(kin(gpu, rows.what))}
-    facts["dtype_codes"] = sorted(set(facts["dtype_codes"]) | set(prior.card.get("dtype_codes", ())))
+    facts |= _with_prior(facts, prior)
     mine = envelope(taught, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine
     name = f"{gpu.name}:{rows.what}:table:{digest(rows)}"
     return FittedModel(name, "calibrated", base.model.constants, (-max(widths), max(widths)), tree, span, facts)
+
+
+def _with_prior(facts: Mapping[str, Any], prior: FittedModel) -> dict[str, Any]:
+    """Card entries of what rows and prior show together; of the GPU itself, what a prior shows that was measured on it too."""
+    found = {
+        key: sorted({*facts[key], *prior.card.get(key, ())}) for key in ("dtype_codes", "kv_dtype_codes", "kind_codes") if key in facts
+    }
+    before = prior.card.get(MEASURED_KEY, {})
+    if prior.tier == "spec" or not before:
+        return found
+    mine = facts[MEASURED_KEY]
+    both = {key: sorted({*codes, *before.get(key, ())}) for key, codes in mine.items() if key != "rows"}
+    rows = {
+        gpu: {name: before["rows"].get(gpu, {}).get(name, 0) + stacks.get(name, 0) for name in {**before["rows"].get(gpu, {}), **stacks}}
+        for gpu, stacks in mine["rows"].items()
+    }
+    return {**found, MEASURED_KEY: {"rows": rows, **both}}
 
 
 def _score(error: Floats) -> float:

@@ -12,6 +12,7 @@ from perfmodel.cli.memory import Text, engine_of, fraction_of
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
 from perfmodel.cli.wording import ENGINE, TRAFFIC, as_options
 from perfmodel.errors import InputError
+from perfmodel.plan import evidence
 from perfmodel.plan.disagg import SplitEstimate
 from perfmodel.plan.estimate import ServingEstimate, estimate
 from perfmodel.plan.flags import Engine
@@ -86,6 +87,7 @@ def main(
             f"{found.throughput_tok_s:.0f} output tokens/s ({low:.0f} to {high:.0f}), {found.requests_per_s:.3g} requests/s, "
             + (f"{found.user_tok_s:.1f} tokens/s a user; " if found.user_tok_s > 0 else "")
             + f"{found.concurrency:.3g} requests in flight, bound by {found.bound}",
+            *_evidence(found, calibration),
             *found.notes,
             "",
         ]
@@ -100,6 +102,13 @@ def _within(engine: Engine, isl: Any, osl: Any) -> None:
     limit = engine.max_model_len
     if limit is not None and isinstance(isl, int) and isinstance(osl, int) and isl + osl > limit:
         raise InputError(f"--isl {isl} and --osl {osl} are more than the command's limit of {limit} tokens a request")
+
+
+def _evidence(found: ServingEstimate, calibration: str) -> list[str]:
+    """What spec-tier figures rest on."""
+    if found.tier != "spec":
+        return []
+    return evidence.notes([(found.memory.model, found.memory.gpu, found.gpus)], options.calibration(calibration))
 
 
 def latencies(found: ServingEstimate | SplitEstimate) -> list[dict[str, Any]]:

@@ -109,13 +109,15 @@ def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:
     names = ("latency_us", "low_us", "high_us", "bound", "tier", "in_domain", "model_id")
     row = {name: getattr(found, name) for name in names}
     if json_:
-        output.write_json(row | {"terms_us": found.terms, "detail": found.detail})
+        output.write_json(row | {"outside": list(found.outside), "terms_us": found.terms, "detail": found.detail})
     elif csv_:
+        row["outside"] = "; ".join(found.outside)
         output.write_csv([row | {f"alone_{name.replace(' ', '_')}_us": us for name, us in found.terms.items()} | dict(found.detail)])
     else:
         interval = f"{output.shown(found.low_us)} .. {output.shown(found.high_us)}"
         head = [f"{title}: {output.shown(found.latency_us)} us, 80 % within {interval}, bound by {found.bound}"]
         head.append(f"{found.tier} tier, model {found.model_id}" + ("" if found.in_domain else "; extrapolates"))
+        head += [f"outside: {'; '.join(found.outside)}"] if found.outside else []
         head += [output.shown(found.detail)] if found.detail else []
         terms = sorted(found.terms.items(), key=lambda item: -item[1])
         output.write_table([{"alone": name, "us": us} for name, us in terms], head=[*head, ""])

@@ -9,7 +9,9 @@ import typer
 from perfmodel.cli import options, output, rank_file
 from perfmodel.cli.operators import add_operator
 from perfmodel.kernels import config_columns
+from perfmodel.learn.model import find_model
 from perfmodel.predict import Operator, op_sizes
+from perfmodel.predict_kernels import shows
 from perfmodel.tune.rank import COLD, Ranking
 from perfmodel.tune.rank import rank as rank_configs
 
@@ -26,7 +28,7 @@ Replayed = Annotated[
         help="Launched over and over without a flush, so that L2 keeps what fits: nothing (as served), layer or projection (each alone).",
     ),
 ]
-_NOTHING_MEASURED = "nothing was ever measured on this GPU for it"
+_NOTHING_MEASURED = "nothing was ever measured on this GPU for it"  # of the model that answers
 
 
 @app.command()
@@ -114,15 +116,27 @@ def show(ranking: Ranking, title: str, *, pruned: bool, json_: bool, csv_: bool)
 def _basis(ranking: Ranking, best: list[dict[str, Any]]) -> list[str]:
     """What the figures rest on: tier, model, facts, domain."""
     model = ranking.predictions.model
-    tier = f"{model.tier} tier, model {model.model_id}" + (f": {_NOTHING_MEASURED}" if model.tier == "spec" else "")
+    tier = f"{model.tier} tier, model {model.model_id}" + (f": {_of_gpu(ranking)}" if model.tier == "spec" else "")
     exact = sum(row["exact_facts"] for row in best)
     partly = f"compiled, exact for {exact} of {len(best)}, a formula for the others" if exact else "by formula, not compiled"
     facts = "compiled, exact" if exact == len(best) else partly
     lines = [tier, f"registers and shared memory: {facts}"]
     outside = sum(not row["in_domain"] for row in best)
     if outside:
-        lines.append(f"{outside} of {len(best)} extrapolate: outside what the model was fitted on")
+        first = next(i for i, row in enumerate(best) if not row["in_domain"])
+        lines.append(f"{outside} of {len(best)} extrapolate: {'; '.join(ranking.outside(first))}")
     return [*lines, *ranking.notes]
+
+
+def _of_gpu(ranking: Ranking) -> str:
+    """What is true of the GPU and this kernel where the spec tier answers."""
+    known = find_model(ranking.gpu.name, f"kernel_{ranking.kernel}")
+    if known is None:
+        return _NOTHING_MEASURED
+    if not shows(known.card, ranking.op.dtype):
+        others = f"{known.card['rows']:,} rows in {', '.join(known.card['dtypes'])}"
+        return f"nothing was ever measured on this GPU for it in {ranking.op.dtype}, {others}"
+    return f"the {known.card['rows']:,} rows of this GPU are left out"
 
 
 def _tile(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ LARGEST = 1e300
 DOUBT_KEY = "doubt"  # of a model whose widths are those of GPUs left out: the log correction that `doubt` in learn/operators takes
 LEAST_DOUBT = 0.01  # below it any correction by a tree would make an answer worthless
 WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
-DTYPE_CODES, PAIR_CODES = 16, 4096  # codes that the tables of learn/operators and learn/transfer hold
+DTYPE_CODES, KIND_CODES, PAIR_CODES = 16, 64, 4096  # codes that the tables of learn/domain and learn/transfer hold
+MEASURED_KEY = "measured"  # what the rows that a model was fitted to show: {"rows": {gpu: {stack: rows}}, "names", "dtypes" ...: codes}
 
 BEYOND_KEY = "beyond"  # a collective's card: {"gpus": most that were measured, "constants": of the answers for more}
 COUNTS_KEY = "gpu_counts"  # a collective's card: the numbers of GPUs that were measured
@@ -80,7 +81,9 @@ def check_facts(card: Mapping[str, Any]) -> None:
         raise CardError(f"{COUNTS_KEY} is {shown(counts)}: expected a list of numbers")
     for count in counts:
         number(COUNTS_KEY, count, 2, MOST_GPUS)
-    _codes("dtype_codes", card.get("dtype_codes", []), DTYPE_CODES)
+    for field, most in (("dtype_codes", DTYPE_CODES), ("kv_dtype_codes", DTYPE_CODES), ("kind_codes", KIND_CODES)):
+        _codes(field, card.get(field, []), most)
+    _check_measured(_mapping(MEASURED_KEY, card.get(MEASURED_KEY, {})))
     for path, codes in _mapping("known_names", card.get("known_names", {})).items():
         _codes(f"known_names.{path}", codes, PAIR_CODES)
     for group, widths in _mapping("half_widths", card.get("half_widths", {})).items():
@@ -88,12 +91,24 @@ def check_facts(card: Mapping[str, Any]) -> None:
             raise CardError(f"half_widths.{group} is {shown(widths)}: expected six numbers")
         for width in widths:
             number(f"half_widths.{group}", width, 0.0, WIDEST_LOG)
+    _codes("tree_names", card.get("tree_names", []), PAIR_CODES)
+    if "path_margin" in card:
+        number("path_margin", card["path_margin"], 1.0, WIDEST_LOG)
     if DOUBT_KEY in card:
         number(DOUBT_KEY, card[DOUBT_KEY], LEAST_DOUBT, WIDEST_LOG)
     if BEYOND_KEY in card:
         beyond = _mapping(BEYOND_KEY, card[BEYOND_KEY])
         number(f"{BEYOND_KEY}.gpus", beyond.get("gpus"), 2)
         constants(beyond.get("constants"))
+
+
+def _check_measured(measured: Mapping[str, Any]) -> None:
+    for field, most in (("names", PAIR_CODES), ("dtypes", DTYPE_CODES), ("kv_dtypes", DTYPE_CODES)):
+        _codes(f"{MEASURED_KEY}.{field}", measured.get(field, []), most)
+    names(f"{MEASURED_KEY}.kinds", measured.get("kinds", []))
+    for gpu, stacks in _mapping(f"{MEASURED_KEY}.rows", measured.get("rows", {})).items():
+        for stack, count in _mapping(f"{MEASURED_KEY}.rows.{gpu}", stacks).items():
+            number(f"{MEASURED_KEY}.rows.{gpu}.{stack}", count, 0)
 
 
 def _mapping(field: str, value: object) -> Mapping[str, Any]:

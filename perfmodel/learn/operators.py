@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +20,12 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging, scope
 from perfmodel.learn.boost import sliced
 from perfmodel.learn.calibration import Calibration, load_calibration
-from perfmodel.learn.card import DOUBT_KEY, DTYPE_CODES
+from perfmodel.learn.card import DOUBT_KEY
+from perfmodel.learn.domain import CODES, WIDER, outside
 from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
-from perfmodel.learn.residual import Residual, feature
-from perfmodel.learn.transfer import NEW_ARCH_GROUP, arch_group, new_kernels, path_margin, tree_share, visible
+from perfmodel.learn.residual import Residual
+from perfmodel.learn.transfer import NEW_ARCH_GROUP, TREE_NAMES, arch_group, new_kernels, path_margin, tree_share, visible
 from perfmodel.library.registry import MODELS
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.library.work import least_s
@@ -36,9 +38,9 @@ KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_di
 
 @dataclass(frozen=True, slots=True)
 class OperatorPredictions:
-    """n predictions: microseconds, the 80 % interval, the terms behind them, whether each lies within what was measured, and the bound.
+    """n predictions: microseconds, the 80 % interval, the terms behind them, what the rows behind them do not show, and the bound.
 
-    Arrays of n.
+    Arrays of n. outside: a sum of domain.SIZE, DTYPE ... a row, 0 within what was measured.
     """
 
     latency_us: Floats
@@ -46,7 +48,7 @@ class OperatorPredictions:
     high_us: Floats
     terms: OperatorTerms
     model: FittedModel
-    in_domain: npt.NDArray[np.bool_]
+    outside: npt.NDArray[np.intp]
     least_us: Floats  # what no program beats: low_us is no less
 
 
@@ -95,17 +97,30 @@ def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], const
 
 
 def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
-    """Latency of each row: the law, times exp of the tree, within what physics allows."""
+    """Latency of each row: the law, times exp of the tree, within what physics allows.
+
+    The tree has nothing to say of an element type or a kind of operator whose code it never saw: the law alone answers.
+    """
     if (held := scope.scope_of(model.card)) is not None:
         return cast(
             OperatorPredictions, scope.scoped(gpu, what, columns, model, held, lambda asked, one: predict_columns(gpu, what, asked, one))
         )
     terms, log_ratio, far = _corrected(gpu, what, columns, model)
+    beyond = outside(model, gpu, terms, columns)
+    log_ratio = np.where((beyond & CODES) > 0, 0.0, log_ratio)
     least = np.maximum(terms.least_s, least_s(gpu, MODELS[what].kind, columns)) * US_PER_S
     latency = np.maximum(terms.latency_s * US_PER_S * np.exp(log_ratio), least)
-    inside = in_domain(model, terms, columns)
-    spread = np.exp(half_widths(model, gpu, latency, terms.features, log_ratio) * far * np.where(inside, 1.0, OUTSIDE))
-    return OperatorPredictions(*within(latency, latency / spread, latency * spread, least), terms, model, inside, least)
+    widened = np.where((beyond & WIDER) > 0, also_outside(path_margin(model.card, gpu.arch)), 1.0)
+    spread = np.exp(half_widths(model, gpu, latency, terms.features, log_ratio) * far * widened)
+    return OperatorPredictions(*within(latency, latency / spread, latency * spread, least), terms, model, beyond, least)
+
+
+def also_outside(margin: float) -> float:
+    """How much more an interval that is `margin` times as wide for its architecture is widened outside of the sizes or types measured.
+
+    sqrt(margin^2 + OUTSIDE^2 - 1) / margin: unknowns that have nothing to do with each other add up in squares. OUTSIDE where margin is 1.
+    """
+    return math.sqrt(margin**2 + OUTSIDE**2 - 1.0) / margin
 
 
 def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:
@@ -224,9 +239,11 @@ def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: 
 
     A row is new where its architecture is, and where its stack brings a kernel of its own that no row of the tensor path shows. Evidence,
     prefill of the H100 left out, whose stacks the H200's rows of torch do not show: 70 % covered by the architecture alone, 80 % by both.
-    Widths of GPUs left out are those of a row without `doubt`; `log_ratio` is what tree and interpolation add to the law.
+    A GPU's own model is as sure of a stack that it was never shown as of none. Widths of GPUs left out are those of a row without `doubt`;
+    `log_ratio` is what tree and interpolation add to the law.
     """
-    group = interval_group(latency_us, features["stack"])
+    shown = visible(model.card, gpu.arch, features) if TREE_NAMES in model.card else features
+    group = interval_group(latency_us, shown["stack"])
     widths: Floats = width_table(model.card, gpu.arch, model.interval)[group]
     new = new_kernels(model.card, gpu.arch, features)
     if new is not False and arch_group(model.card, gpu.arch) != NEW_ARCH_GROUP:
@@ -266,22 +283,3 @@ def width_table(card: Mapping[str, Any], arch: str, fallback: tuple[float, float
     if not found:
         return np.full(6, max(-fallback[0], fallback[1]))
     return path_margin(card, arch) * np.asarray(found, dtype=np.float64)
-
-
-def in_domain(model: FittedModel, terms: OperatorTerms, columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
-    """Whether each row lies within the sizes and element types that a model was fitted to."""
-    inside: npt.NDArray[np.bool_] = np.ones_like(terms.latency_s) > 0
-    for name, (low, high) in model.envelope.items():
-        values = feature(terms.features, name)
-        inside = inside & (values >= low - 0.5) & (values <= high + 0.5)
-    measured = model.card.get("dtype_codes")
-    if measured is not None:
-        inside = inside & _known_dtypes(tuple(measured))[columns["dtype"].astype(np.intp)]
-    return inside
-
-
-@functools.lru_cache(maxsize=64)
-def _known_dtypes(measured: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-    known = np.zeros(DTYPE_CODES, dtype=bool)
-    known[list(measured)] = True
-    return known

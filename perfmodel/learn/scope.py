@@ -144,6 +144,6 @@ def _merged(length: int, pieces: Sequence[tuple[npt.NDArray[np.intp], Any]], mod
         variant=None if terms[0].variant is None else whole([t.variant for t in terms]),
     )
     numbers = {
-        name: whole([getattr(answer, name) for answer in found]) for name in ("latency_us", "low_us", "high_us", "in_domain", "least_us")
+        name: whole([getattr(answer, name) for answer in found]) for name in ("latency_us", "low_us", "high_us", "outside", "least_us")
     }
     return replace(found[0], **numbers, terms=merged, model=model)

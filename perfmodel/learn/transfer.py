@@ -20,14 +20,17 @@ from perfmodel.learn.model import FittedModel
 Floats = npt.NDArray[np.float64]
 NAMED = ("stack", "kernel", "path")
 CARD_KEY = "known_names"
-_STEP = 64
+STEP = 64  # codes of kernels for each stack
 NEW_PATH_SHARE = 0.5
 """Share of a tree's answer on a tensor path that none of its rows used: fitted on mma.sync parts alone and asked about H100 and H200, half
 of GEMM, prefill and decode trees was as good as or better than all or nothing (21.9, 20.3, 25.7 % against 21.9, 21.3, 25.9 and 23.1, 21.3,
 26.4 on H100)."""
-NEW_PATH_MARGIN = 1.25
-"""Widening of a new architecture's interval where its tensor path is new too: without it the interval of models fitted on mma.sync parts
-alone covers 65 to 76 % of the H100's rows (MoE, MLA, quantised GEMM)."""
+PATH_MARGIN = "path_margin"
+"""Card entry: how much wider than a new architecture's the interval is where its tensor path is new too, as the errors of tensor paths left
+out whole say (calibrate/left_out_paths); without the entry no wider."""
+TREE_NAMES = (
+    "tree_names"  # card entry of a GPU's own tree: the stacks and kernels it was shown; asked about another, it is asked about none
+)
 SETTLED = "settled_share"
 TREE_SHARES = "tree_shares"
 KNOWN_ARCH_GROUP, NEW_ARCH_GROUP = "known", "new"
@@ -42,7 +45,7 @@ def tensor_path(arch: str) -> str:
 def pair_codes(features: Mapping[str, Floats]) -> npt.NDArray[np.intp]:
     """One whole number for the stack and kernel of each row."""
     stack = features["stack"].astype(np.intp)
-    return stack * _STEP + features["kernel"].astype(np.intp) if "kernel" in features else stack * _STEP
+    return stack * STEP + features["kernel"].astype(np.intp) if "kernel" in features else stack * STEP
 
 
 def blank(features: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -60,19 +63,29 @@ def measured_stacks(card: Mapping[str, Any], arch: str) -> list[int]:
     """Codes of the stacks that a model's rows show on the tensor path of an architecture, else on any; none without the entry."""
     known = card.get(CARD_KEY, {})
     codes = known.get(tensor_path(arch)) or [code for path in known.values() for code in path]
-    return sorted({code // _STEP for code in codes} - {0})
+    return sorted({code // STEP for code in codes} - {0})
 
 
 def visible(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) -> Mapping[str, Floats]:
     """The features as the tree of a model with this card may see them on an architecture; models without the entry see all."""
-    if CARD_KEY not in card or "stack" not in features:
+    if "stack" not in features:
         return features
+    if CARD_KEY not in card:
+        return _unnamed(card, features) if TREE_NAMES in card else features
     hidden = _unknown(card, arch, features)
     if hidden is True:
         return blank(features)
     if not hidden.any():
         return features
     return {name: np.where(hidden, HIDDEN, values) if name in NAMED else values for name, values in features.items()}
+
+
+def _unnamed(card: Mapping[str, Any], features: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    """The features as a GPU's own tree may see them: as of no stack and kernel where it was not shown these."""
+    hidden = _unseen(tuple(card[TREE_NAMES]))[pair_codes(features)] & (features["stack"] > 0)
+    if not hidden.any():
+        return features
+    return {name: np.where(hidden, 0.0, values) if name in ("stack", "kernel") else values for name, values in features.items()}
 
 
 def _unknown(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats]) -> Any:
@@ -86,7 +99,7 @@ def _unknown(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats])
 @functools.lru_cache(maxsize=64)
 def _unseen(known: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     """By code of a pair: whether it is none of `known`."""
-    found = np.ones(_STEP * _STEP, dtype=bool)
+    found = np.ones(STEP * STEP, dtype=bool)
     found[list(known)] = False
     return found
 
@@ -124,7 +137,7 @@ def path_margin(card: Mapping[str, Any], arch: str) -> float:
     A correction of a `prior` has measured its own widths.
     """
     known = card.get(CARD_KEY)
-    return 1.0 if known is None or "prior" in card or tensor_path(arch) in known else NEW_PATH_MARGIN
+    return 1.0 if known is None or "prior" in card or tensor_path(arch) in known else float(card.get(PATH_MARGIN, 1.0))
 
 
 def settled(model: FittedModel, arch: str, features: Mapping[str, Floats] | None = None) -> FittedModel:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel.errors import NoAnswerError
+from perfmodel.plan import evidence
 from perfmodel.plan.candidates import NO_ROOM, Candidate, Rejected
 from perfmodel.plan.flags import WRITTEN, Engine, command
 from perfmodel.plan.goal import MOST_GPUS, PERCENTILES, Goal
@@ -250,9 +251,8 @@ class Plan:
         if self.best is not None and not self.best["sure"]:
             safe = _words(self.safe) if self.safe else "none that was looked at"
             lines.append(f"meets the limits at the upper end of the interval too: {safe}")
-        spec = sorted({engine.gpu.name for engine, curve in self.engines if curve.tier == "spec"})
-        if spec:
-            lines.append(f"spec tier: nothing was ever measured on {', '.join(spec)}; calibrate before you buy")
+        spec = [(engine.model, engine.gpu, engine.parallel.gpus) for engine, curve in self.engines if curve.tier == "spec"]
+        lines += evidence.notes(spec, self.asked.get("calibration", "auto"))
         wide = sorted({(e.gpu.name, e.model.weight_dtype) for e, _ in self.engines if widened(e.model.weight_dtype, e.gpu)})
         lines += [f"{gpu} has no tensor cores for {kind}: weights are widened on the way in, as Marlin kernels do" for gpu, kind in wide]
         lines += self._absent()

@@ -15,9 +15,9 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import config_columns, family_for, kernel_family
 from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.kernels.facts import facts_for
-from perfmodel.learn.calibration import resolve
 from perfmodel.ops.check import size
 from perfmodel.predict import CalibrationLike, ConfigPredictions, Operator, check_operator, op_sizes, predict_configs
+from perfmodel.predict_kernels import kernel_model, kernel_reasons
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +99,12 @@ class Ranking:
             score[same] = latency[same] * (1.0 + TWIN_PENALTY * taken[kind[best]])
             score[chosen] = np.inf
         return chosen
+
+    def outside(self, place: int) -> tuple[str, ...]:
+        """What no row behind the answer to the config at this place of the order shows, in words."""
+        i, found = int(self.order[place]), self.predictions
+        one = {name: np.broadcast_to(values, len(self.configs))[i : i + 1] for name, values in found.terms.features.items()}
+        return kernel_reasons(int(found.outside[i]), self.gpu, self.kernel, self.op.dtype, str(self.configs.variant[i]), found.model, one)
 
     def top(self, k: int) -> list[dict[str, Any]]:
         """The best `k` configs as plain dicts: the caller's own rows where a list was given, else the kernel's fields."""
@@ -193,7 +199,7 @@ def rank(
     positions = np.flatnonzero(keep)
     legal = candidates if keep.all() else candidates.take(positions)
     legal_facts = facts if keep.all() else facts.take(positions)
-    model = resolve(spec, f"kernel_{name}", calibration)
+    model = kernel_model(spec, name, op.dtype, calibration)
     predictions = predict_configs(name, spec, sizes | again, op.dtype, legal, legal_facts, model)
     order = np.argsort(predictions.latency_us, kind="stable").astype(np.int64)
     notes = (f"a {replayed} replayed without a flush: what fits stays in L2; every fit and interval is of a cold one",) if again else ()

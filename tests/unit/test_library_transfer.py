@@ -18,8 +18,8 @@ from perfmodel.learn.operators import operator_terms, width_table
 from perfmodel.learn.transfer import (
     CARD_KEY,
     HIDDEN,
-    NEW_PATH_MARGIN,
     NEW_PATH_SHARE,
+    PATH_MARGIN,
     TREE_SHARES,
     blank,
     known_pairs,
@@ -227,7 +227,9 @@ def test_an_interval_is_wider_on_a_tensor_path_that_no_row_used() -> None:
     card = {CARD_KEY: {"mma": [64]}, "half_widths": {"known": [0.1] * 6, "new": [0.2] * 6}, "archs": ["sm_80"]}
     assert width_table(card, "sm_80", (0.0, 0.0)).tolist() == [0.1] * 6
     assert width_table(card, "sm_89", (0.0, 0.0)).tolist() == [0.2] * 6
-    np.testing.assert_allclose(width_table(card, "sm_90", (0.0, 0.0)), 0.2 * NEW_PATH_MARGIN)
+    assert width_table(card, "sm_90", (0.0, 0.0)).tolist() == [0.2] * 6  # a card that says nothing of it
+    card[PATH_MARGIN] = 1.5
+    np.testing.assert_allclose(width_table(card, "sm_90", (0.0, 0.0)), 0.3)
     assert width_table({**card, "prior": "universal:moe"}, "sm_90", (0.0, 0.0)).tolist() == [0.2] * 6
 
 

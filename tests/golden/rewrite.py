@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 def main(names: list[str]) -> int:
     shipped_only()
     sys.path.insert(0, str(HERE))
+    import test_anykernel_golden
     import test_collective_golden
     import test_golden
     import test_kernels_golden
@@ -23,6 +24,7 @@ def main(names: list[str]) -> int:
     files = {
         "predictions": test_golden.figures, "collective": test_collective_golden.answers, "operators": test_operators_golden.figures,
         "laws": test_laws_golden.figures, "kernels": test_kernels_golden.figures, "plan": test_plan_golden.figures,
+        "anykernel": test_anykernel_golden.figures,
     }  # fmt: skip
     for unknown in set(names) - set(files):
         print(f"no golden file {unknown}: there are {', '.join(files)}")

@@ -60,6 +60,7 @@ class Session:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         session.config.pluginmanager.register(self.reports)
+        session.config.pluginmanager.unregister(name="terminalreporter")  # thousands of dots
         read_models()
         self.caches = caches(PACKAGES)
         items = {item.nodeid: item for item in session.items}

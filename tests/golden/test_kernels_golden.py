@@ -104,7 +104,7 @@ def cases(family: str) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for at, sizes in enumerate(SIZES[family]):
         for name, dtype in itertools.product(GPUS, DTYPES[family]):
-            if dtype == "fp8" and name.startswith("a100") or (at + GPUS.index(name) + DTYPES[family].index(dtype)) % 2:
+            if (dtype == "fp8" and name.startswith("a100")) or (at + GPUS.index(name) + DTYPES[family].index(dtype)) % 2:
                 continue  # half of them
             out[f"{family} {name} {dtype} " + " ".join(f"{k}={v}" for k, v in sizes.items())] = question(family, name, sizes, dtype)
     for name in GPUS if family in ODD else ():

@@ -17,9 +17,11 @@ from goldens import differences, number, read
 
 from perfmodel.hw import gpu
 from perfmodel.learn.operators import operator_terms
+from perfmodel.library.collective import model, read_columns
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.names import KERNELS
 from perfmodel.library.registry import parts
+from perfmodel.ops.collective import KINDS
 from perfmodel.ops.memory import TRAFFIC
 
 FILE = Path(__file__).with_name("laws.json")
@@ -90,7 +92,7 @@ def cases(operator: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
 def terms_of(operator: str) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for name, on, row in cases(operator):
-        kind = operator.split("_")[0]
+        kind = operator.split("_", maxsplit=1)[0]
         columns = read_frame(kind, pd.DataFrame([row]))
         ((what, rows),) = parts(kind, columns)
         t = operator_terms(gpu(on), what, take(columns, rows), {})
@@ -103,8 +105,39 @@ def terms_of(operator: str) -> dict[str, dict[str, Any]]:
     return out
 
 
+HOSTS = (("a100_sxm4_80gb", "auto", 8), ("h100_sxm", "auto", 8), ("b200_sxm", "auto", 8), ("l40s", "pcie_switch", 4), ("l40s", "pcie_sockets", 2),
+         ("l40s", "pcie_root", 2), ("rtx_pro_6000", "pcie_8gpu", 8))  # fmt: skip
+"""GPU, topology, and the most GPUs that are asked about."""
+COLLECTIVE_STACKS = ("nccl", "torch", "torch_graph", "vllm", "vllm_eager", "sglang", "sglang_eager", "trtllm")
+
+
+def collectives() -> dict[str, dict[str, Any]]:
+    out: dict[str, dict[str, Any]] = {}
+    for name, topology, most in HOSTS:
+        pick = random.Random(f"collective {name} {topology}")
+        for _ in range(40):
+            nodes = pick.choice((1, 1, 1, 2)) if topology == "auto" else 1
+            row = {
+                "kind": pick.choice((*KINDS, *["all_reduce"] * 6)), "message_bytes": 2 ** pick.choice((8, 12, 14, 16, 18, 20, 22, 25, 28, 30)), "nodes": nodes,
+                "n_gpus": pick.choice([n for n in (2, 4, 8) if n <= most]) * nodes, "dtype": pick.choice(("bf16", "bf16", "fp8")),
+                "topology": topology, "version": pick.choice(("", "0.5.0", "2.19", "2.27.3", "1.0")), "stack": pick.choice(COLLECTIVE_STACKS),
+            }  # fmt: skip
+            columns, stack = read_columns(pd.DataFrame([row]))
+            t = model(gpu(name), columns, stack)
+            out[f"collective {name} " + " ".join(f"{k}={v}" for k, v in row.items() if v != "")] = {
+                **{k: number(v[0] * 1e6) for k, v in t.seconds.items()}, "sigma": number(t.log_sigma[0]), "in_domain": bool(t.in_domain[0]),
+                "way": f"{t.algorithm[0]} {t.protocol[0]} {t.path[0]}", **{k: number(v[0]) for k, v in t.features.items()},
+            }  # fmt: skip
+    return out
+
+
 def figures() -> dict[str, dict[str, Any]]:
-    return {name: found for operator in OPERATORS for name, found in terms_of(operator).items()}
+    return {**{name: found for operator in OPERATORS for name, found in terms_of(operator).items()}, **collectives()}
+
+
+def test_collectives_are_as_reviewed() -> None:
+    lines = differences({name: found for name, found in read(FILE).items() if name.startswith("collective ")}, collectives())
+    assert not lines, "\n".join(lines[:20])
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

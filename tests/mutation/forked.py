@@ -107,7 +107,7 @@ def observe(item: pytest.Item, reports: Reports, root: Path) -> Found:
 
 def outermost(qualname: str) -> str:
     """The function of a module, or the method of a class, that a nested one is written in."""
-    return qualname.split(".<locals>")[0]
+    return qualname.split(".<locals>", maxsplit=1)[0]
 
 
 def replace(root: Path, file: str, function: str, tree: Any) -> bool:

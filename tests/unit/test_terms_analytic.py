@@ -25,7 +25,13 @@ def test_misses_and_caches() -> None:
     assert roofline.miss_share(3e6, 1e6, 1.0) == close(0.75) and roofline.miss_share(0.5e6, 1e6, 2.0) == close(0.2)
     assert roofline.miss_share(0.0, 3.0, 1.0) == close(0.25)  # at least a byte
     c = {"partition_share": 0.5, "partition_share_hopper": 0.7, "partition_sharpness": 4.0, "usable_cache": 0.9, "cache_sharpness": 8.0}
-    for arch, wanted in {"sm_80": (0.5e8, 4.0), "sm_90": (0.7e8, 4.0), "sm_100": (0.7e8, 4.0), "sm_86": (0.9e8, 8.0), "sm_120": (0.9e8, 8.0)}.items():
+    for arch, wanted in {
+        "sm_80": (0.5e8, 4.0),
+        "sm_90": (0.7e8, 4.0),
+        "sm_100": (0.7e8, 4.0),
+        "sm_86": (0.9e8, 8.0),
+        "sm_120": (0.9e8, 8.0),
+    }.items():
         assert roofline.cache(card(arch), c) == close(wanted), arch
     del c["partition_share_hopper"]
     assert roofline.cache(card("sm_90"), c) == close((0.5e8, 4.0))

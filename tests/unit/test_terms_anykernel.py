@@ -27,7 +27,9 @@ def loop(**changes: Any) -> Segment:
     return dataclasses.replace(Segment(("k",), np.array([10.0]), loads=[access()]), **changes)
 
 
-def machine(arch: str = "sm_89", warps: int = 8, stages: int = 3, segment: Segment | None = None, loaded: float = 2_048_000.0, **c: float) -> Any:
+def machine(
+    arch: str = "sm_89", warps: int = 8, stages: int = 3, segment: Segment | None = None, loaded: float = 2_048_000.0, **c: float
+) -> Any:
     values = {**dict.fromkeys([*physics("gemm"), *physics("anykernel")], 1.0), **c}
     binary = Binary(0, 32, 0, warps, stages, Code(), (), ())
     segments = [Segment((), np.ones(1)), segment or loop()]
@@ -75,7 +77,14 @@ def test_tensor_cores() -> None:
 
 
 def test_units_of_a_pass() -> None:
-    m = machine(alu_lanes=16.0, shuffle_lanes=2.0, smem_bytes_per_cycle=128.0, epilogue_bytes_per_cycle=32.0, hot_lines=0.0, port_bytes_per_cycle=32.0)
+    m = machine(
+        alu_lanes=16.0,
+        shuffle_lanes=2.0,
+        smem_bytes_per_cycle=128.0,
+        epilogue_bytes_per_cycle=32.0,
+        hot_lines=0.0,
+        port_bytes_per_cycle=32.0,
+    )
     code = Code(instructions=100.0, float_=50.0, alu=64.0, shuffles=6.0, special=5.0, ldsm=3.0, lds=2.0, sts=4.0)
     segment = loop(stores=[access(request_bytes=3200.0)])
     found = m.units(segment, code, LoopPlan())
@@ -128,7 +137,13 @@ def test_the_serial_path_between_multiplies() -> None:
 
 def test_a_pass_alone() -> None:
     # load 1250 + 64 cycles; two buffers ahead; barriers: half of 40 x 4 for two warps of a scheduler, and the fragments of a multiply
-    c = {"request_bytes_per_cycle": 64.0, "sync_cycles": 40.0, "fragment_latency_cycles": 50.0, "load_wait_share": 0.5, "multiply_latency_cycles": 33.0}
+    c = {
+        "request_bytes_per_cycle": 64.0,
+        "sync_cycles": 40.0,
+        "fragment_latency_cycles": 50.0,
+        "load_wait_share": 0.5,
+        "multiply_latency_cycles": 33.0,
+    }
     m = machine(**c)
     segment, code = loop(dots=[DOT]), Code(barriers=4.0)
     sync = 0.5 * 40 * 4 * 8 / 4 + 50
@@ -144,7 +159,9 @@ def test_a_pass_alone() -> None:
 
 
 def test_what_stands_outside_all_loops() -> None:
-    m = machine(request_bytes_per_cycle=64.0, epilogue_bytes_per_cycle=32.0, block_start_cycles=300.0, hot_lines=0.0, port_bytes_per_cycle=32.0)
+    m = machine(
+        request_bytes_per_cycle=64.0, epilogue_bytes_per_cycle=32.0, block_start_cycles=300.0, hot_lines=0.0, port_bytes_per_cycle=32.0
+    )
     segment = Segment((), np.ones(1), loads=[access()], stores=[access(request_bytes=3200.0)])
     found = m.outside(segment, Code(instructions=100.0, special=5.0))
     assert found.alone == close(1314 + 100 + 300)
@@ -163,7 +180,9 @@ def test_counts_guessed_from_the_work() -> None:
 def test_an_unrolled_loop_is_divided() -> None:
     # 8 warps x 3 x 32768 flop are three times 262144; bytes: (12 + 4) a thread x 256 threads against 2048
     code = Code(instructions=30.0, multiply_flops=3 * 32768.0, alu=6.0)
-    assert law._per_pass(code, loop(dots=[DOT]), 8).instructions == close(10.0) and law._per_pass(code, loop(dots=[DOT]), 8).alu == close(2.0)
+    assert law._per_pass(code, loop(dots=[DOT]), 8).instructions == close(10.0) and law._per_pass(code, loop(dots=[DOT]), 8).alu == close(
+        2.0
+    )
     moved = loop(loads=[access(request_bytes=1536.0)], stores=[access(request_bytes=512.0)])
     assert law._per_pass(Code(instructions=30.0, load_bytes=12.0, store_bytes=4.0), moved, 8).instructions == close(15.0)
     assert law._per_pass(Code(instructions=30.0, load_bytes=1.0), moved, 8).instructions == 30.0
@@ -189,9 +208,20 @@ def test_what_cannot_be_launched() -> None:
 
 def test_a_launch() -> None:
     """A loop of 10 passes, bound by issue: 200 programs on 100 SMs, one resident block, two rounds."""
-    values = {**dict.fromkeys([*physics("gemm"), *physics("anykernel")], 1.0), "launch_s": 4 * US, "dram_ramp_s": 1 * US, "dram_efficiency": 0.5}
+    values = {
+        **dict.fromkeys([*physics("gemm"), *physics("anykernel")], 1.0),
+        "launch_s": 4 * US,
+        "dram_ramp_s": 1 * US,
+        "dram_efficiency": 0.5,
+    }
     values |= {"block_start_cycles": 500.0, "sync_cycles": 0.0, "fragment_latency_cycles": 0.0, "l2_latency_factor": 0.0}
-    values |= {"dram_latency_factor": 0.0, "request_bytes_per_cycle": 1e9, "port_bytes_per_cycle": 1e9, "hot_lines": 0.0, "epilogue_bytes_per_cycle": 1e9}
+    values |= {
+        "dram_latency_factor": 0.0,
+        "request_bytes_per_cycle": 1e9,
+        "port_bytes_per_cycle": 1e9,
+        "hot_lines": 0.0,
+        "epilogue_bytes_per_cycle": 1e9,
+    }
     values |= {"alu_lanes": 1e9, "shuffle_lanes": 1e9, "shuffle_latency_cycles": 0.0, "special_latency_cycles": 0.0, "l2_rate_factor": 1e9}
     code = Code(instructions=1000.0)
     binary = Binary(90_000, 32, 64, 4, 3, Code(), (code,), (LoopPlan(waiting_loads=1),))

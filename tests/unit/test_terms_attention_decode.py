@@ -88,7 +88,9 @@ def test_conversion_of_an_fp8_cache() -> None:
     elements = HELD / 2
     assert asked(changes={"convert_per_clock": 32.0}).seconds["conversion"] == 0
     assert asked(changes={"convert_per_clock": 32.0}, kv_dtype="fp8").seconds["conversion"] == close(elements / (32 * 100 * 2e9))
-    assert asked(changes={"convert_per_clock_triton": 8.0}, kv_dtype="fp8", kernel="triton").seconds["conversion"] == close(elements / 1.6e12)
+    assert asked(changes={"convert_per_clock_triton": 8.0}, kv_dtype="fp8", kernel="triton").seconds["conversion"] == close(
+        elements / 1.6e12
+    )
     assert asked("sm_90", {"convert_per_clock_fa3": 64.0}, kv_dtype="fp8", kernel="fa3").seconds["conversion"] == close(elements / 1.28e13)
     wide = asked("sm_90", {"convert_per_clock_fa3": 64.0}, kv_dtype="fp8", kernel="fa3", head_dim=256)
     assert wide.seconds["conversion"] == close(2 * elements / 0.64e13)
@@ -158,7 +160,14 @@ def test_prepare() -> None:
 
 def test_launches_and_ramp() -> None:
     # four of 1 us + 2 x 1 us + 4000 cycles at 2 GHz, 300 ns a sequence; an fp8 cache half a launch; half a unit to begin with
-    c = {"floor_us": 1.0, "floor_latencies": 2.0, "floor_cycles": 4000.0, "launches_any": 4.0, "sequence_ns_any": 300.0, "fp8_launches_any": 0.5}
+    c = {
+        "floor_us": 1.0,
+        "floor_latencies": 2.0,
+        "floor_cycles": 4000.0,
+        "launches_any": 4.0,
+        "sequence_ns_any": 300.0,
+        "fp8_launches_any": 0.5,
+    }
     assert asked(changes=c).seconds["launch"] == close(20 * US + 3 * US)
     assert asked(changes=c, kv_dtype="fp8").seconds["launch"] == close(22.5 * US + 3 * US)
     assert asked(changes={"ramp": 0.5, "unit_cycles_other": 5000.0}).seconds["launch"] == close(asked().seconds["launch"] + 2500 / 2e9)
@@ -181,7 +190,9 @@ def test_latency() -> None:
     own = asked("sm_90", {**c, "overlap_power_wgmma": 2.0}, kernel="fa3")
     s = own.seconds
     busy = s["tensor"] + s["exp"] + s["conversion"]
-    assert own.latency_s == close(s["launch"] + s["prepare"] + s["combine"] + (s["dram"] ** 2 + s["l2"] ** 2 + busy**2 + s["kv chain"] ** 2) ** 0.5)
+    assert own.latency_s == close(
+        s["launch"] + s["prepare"] + s["combine"] + (s["dram"] ** 2 + s["l2"] ** 2 + busy**2 + s["kv chain"] ** 2) ** 0.5
+    )
 
 
 def test_features() -> None:

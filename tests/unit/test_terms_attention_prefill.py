@@ -27,7 +27,13 @@ def asked(arch: str = "sm_89", changes: dict[str, float] | None = None, **row: A
         **dict.fromkeys([*quiet, "tile_cycles", "tile_dim_cycles", "pj_mma", "pj_wgmma", "pj_per_byte", "idle_share", "pipeline_fill"], 0.0),
         "bytes_in_flight": 1e9, "token_block_cycles": 0.0,
     }  # fmt: skip
-    return ask(attention_prefill.terms, card(arch), neutral("library_attention_prefill", **{**base, **(changes or {})}), "attention", **{**SIZE, **row})
+    return ask(
+        attention_prefill.terms,
+        card(arch),
+        neutral("library_attention_prefill", **{**base, **(changes or {})}),
+        "attention",
+        **{**SIZE, **row},
+    )
 
 
 def test_tensor() -> None:
@@ -61,7 +67,9 @@ def test_empty_rows_of_the_last_tile() -> None:
     pairs = 1216 * 1217 / 2 + 1216 * 96 + 0.25 * 64 * 1216
     assert asked(changes={"empty_row_cost": 0.25}, q_len=1216, kv_len=1216).seconds["tensor"] == close(4 * 10 * pairs * 128 / 2e14)
     pairs = 64 * 65 / 2 + 1152 * 64 + 1216 * 96 + 0.25 * 64 * (64 + 96)  # in a window of 64: as many keys and an edge
-    assert asked(changes={"empty_row_cost": 0.25}, q_len=1216, kv_len=1216, window=64).seconds["tensor"] == close(4 * 10 * pairs * 128 / 2e14)
+    assert asked(changes={"empty_row_cost": 0.25}, q_len=1216, kv_len=1216, window=64).seconds["tensor"] == close(
+        4 * 10 * pairs * 128 / 2e14
+    )
 
 
 def test_waves() -> None:

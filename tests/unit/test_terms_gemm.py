@@ -18,7 +18,13 @@ FLOPS = 3.2768e9
 @pytest.fixture(autouse=True)
 def one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     side = np.array([[128.0]])
-    for name, value in {"_TILES": np.array([(128, 128)]), "_BM": side, "_BN": side, "_FLOPS": 2 * side * side, "_INTENSITY": side / 2}.items():
+    for name, value in {
+        "_TILES": np.array([(128, 128)]),
+        "_BM": side,
+        "_BN": side,
+        "_FLOPS": 2 * side * side,
+        "_INTENSITY": side / 2,
+    }.items():
         monkeypatch.setattr(gemm, name, value)
     gemm._work.cache_clear()
     yield
@@ -230,7 +236,15 @@ def test_latency_is_floor_and_quantisation_and_the_overlap_of_the_rest() -> None
 def test_features() -> None:
     c = {"floor_us": 3.0, "pj_mma": 10.0, "iteration_mma": 64.0}
     found = asked(changes=c, m=1300, n=1290, k=1000, dtype="fp8", stack="torch")
-    names = {"tensor": "tensor", "feed": "operand feed", "chain": "k latency", "dram": "dram", "l2": "l2", "power": "power", "floor": "launch"}
+    names = {
+        "tensor": "tensor",
+        "feed": "operand feed",
+        "chain": "k latency",
+        "dram": "dram",
+        "l2": "l2",
+        "power": "power",
+        "floor": "launch",
+    }
     for feature, term in names.items():
         assert found.features[feature] == close(np.log(found.seconds[term] / found.latency_s)), feature
     assert found.features["quantise"] == close(found.seconds["quantise"] / found.latency_s)

@@ -67,7 +67,12 @@ def test_lengths_and_arrivals() -> None:
     assert lengths("isl", [1, 2, 3], 5, 0.5, rng).tolist() == [1, 2, 3, 1, 2]
     assert lengths("isl", 7, 3, 0.0, rng).tolist() == [7, 7, 7]
     drawn = lengths("isl", 10000, 4000, 0.02, rng)
-    assert drawn.min() >= 9800 and drawn.max() <= 10200 and drawn.mean() == pytest.approx(10000, abs=10) and drawn.std() == pytest.approx(115, rel=0.05)
+    assert (
+        drawn.min() >= 9800
+        and drawn.max() <= 10200
+        and drawn.mean() == pytest.approx(10000, abs=10)
+        and drawn.std() == pytest.approx(115, rel=0.05)
+    )
     wide = lengths("isl", pm.Lognormal(1000.0, 0.5), 40000, 0.0, rng)
     assert wide.mean() == pytest.approx(1000, rel=0.02) and wide.std() == pytest.approx(500, rel=0.04)
     assert np.diff(arrivals(4.0, 20000, rng)).mean() == pytest.approx(0.25, rel=0.03)
@@ -358,7 +363,15 @@ def test_pools_as_large_as_the_traffic_needs() -> None:
 def test_what_a_deployment_costs() -> None:
     # 4 GPUs of 2.5 USD: 10 USD an hour for 5 requests/s of 1000 tokens in and 100 out, a fifth of the time in prompts
     wanted = Goal(1000, 100, ttft_ms=1000.0, tpot_ms=50.0, budget_usd_per_hour=20.0)
-    row = {"gpu": "h100_sxm", "gpus": 4, "replicas": 2, "concurrency_per_engine": 8.0, "requests_per_s": 5.0, "ttft_ms": 500.0, "tpot_ms": 40.0}
+    row = {
+        "gpu": "h100_sxm",
+        "gpus": 4,
+        "replicas": 2,
+        "concurrency_per_engine": 8.0,
+        "requests_per_s": 5.0,
+        "ttft_ms": 500.0,
+        "tpot_ms": 40.0,
+    }
     price = SimpleNamespace(usd_per_gpu_hour=2.5)
     found = finish(dict(row), wanted, {"h100_sxm": price}, pm.gpu("h100_sxm"), 0.2, (0.8, 1.2))  # type: ignore[dict-item]
     wanted_figures = {

@@ -25,7 +25,8 @@ SIZES: dict[str, list[dict[str, Any]]] = {
     "gemm": [dict(zip("mnk", s, strict=True)) for s in ((16, 4096, 4096), (300, 6144, 1000), (4096, 8192, 4096), (20000, 9000, 700))],
     "attention_prefill": [
         {"batch": b, "q_len": q, "kv_len": kv, "q_heads": h, "kv_heads": 4, "head_dim": d, "causal": c}
-        for b, q, kv, h, d, c in ((1, 4096, 4096, 32, 128, 1), (2, 1000, 3000, 8, 64, 1), (16, 512, 512, 8, 256, 0), (1, 100, 100, 4, 128, 1))
+        for b, q, kv, h, d, c in ((1, 4096, 4096, 32, 128, 1), (2, 1000, 3000, 8, 64, 1), (16, 512, 512, 8, 256, 0),
+            (1, 100, 100, 4, 128, 1))
     ],
     "attention_decode": [
         {"batch": b, "kv_len": kv, "q_heads": h, "kv_heads": g, "head_dim": d}

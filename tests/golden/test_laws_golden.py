@@ -38,7 +38,8 @@ def _attention(pick: random.Random, phase: str, fp8: bool) -> dict[str, Any]:
     return {
         "phase": phase, "batch": pick.choice((1, 3, 16, 128, 1000)) if phase == "decode" else pick.choice((1, 4, 20)), "q_len": q_len,
         "kv_len": max(kv_len, 2), "q_heads": kv_heads * group, "kv_heads": kv_heads, "head_dim": pick.choice((64, 80, 128, 192, 256, 512)),
-        "window": pick.choice((0, 0, 128, 1024)), "dtype": "bf16", "kv_dtype": pick.choice(("bf16", "bf16", "fp8" if fp8 or phase == "decode" else "bf16")),
+        "window": pick.choice((0, 0, 128, 1024)), "dtype": "bf16", "kv_dtype": pick.choice(("bf16", "bf16",
+        "fp8" if fp8 or phase == "decode" else "bf16")),
         "stack": pick.choice(STACKS), "kernel": pick.choice(ATTENTION_KERNELS),
     }  # fmt: skip
 
@@ -64,15 +65,19 @@ def _row(operator: str, pick: random.Random, fp8: bool) -> dict[str, Any]:
         }  # fmt: skip
     if operator == "memory":
         return {
-            "kind": pick.choice(tuple(TRAFFIC)), "tokens": pick.choice((1, 7, 64, 800, 9000, 70000)), "hidden": pick.choice((128, 1000, 4096, 16384)),
+            "kind": pick.choice(tuple(TRAFFIC)), "tokens": pick.choice((1, 7, 64, 800, 9000, 70000)), "hidden": pick.choice((128, 1000,
+            4096, 16384)),
             "dtype": pick.choice(("bf16", "fp32")), "stack": pick.choice(("torch", "any", "vllm")), "source": pick.choice(("", "vidur")),
         }  # fmt: skip
     experts = pick.choice((8, 32, 128, 256))
     return {
-        "tokens": pick.choice((1, 6, 40, 200, 900, 9000)), "hidden": pick.choice((2688, 4096, 7168)), "inter": pick.choice((1856, 704, 1536, 2048)),
+        "tokens": pick.choice((1, 6, 40, 200, 900, 9000)), "hidden": pick.choice((2688, 4096, 7168)), "inter": pick.choice((1856, 704,
+        1536, 2048)),
         "num_experts": experts, "top_k": pick.choice((1, 2, 8)), "tp": pick.choice((1, 1, 8)), "ep": pick.choice((1, 4)),
-        "dtype": pick.choice(["bf16", "bf16", "int4_wo", *narrow]), "stack": stack, "framework_version": pick.choice(("0.4.1", "0.14", "9.9")),
-        "kernel_source": pick.choice(("", "", "cutlass", "deepgemm", "nongated")), "distribution": pick.choice(("balanced", "power_law_1.01", "power_law_1.2")),
+        "dtype": pick.choice(["bf16", "bf16", "int4_wo", *narrow]), "stack": stack, "framework_version": pick.choice(("0.4.1", "0.14",
+        "9.9")),
+        "kernel_source": pick.choice(("", "", "cutlass", "deepgemm", "nongated")), "distribution": pick.choice(("balanced",
+        "power_law_1.01", "power_law_1.2")),
         "weight": pick.choice(("", "", "", "w13", "w2")),
     }  # fmt: skip
 
@@ -105,8 +110,10 @@ def terms_of(operator: str) -> dict[str, dict[str, Any]]:
     return out
 
 
-HOSTS = (("a100_sxm4_80gb", "auto", 8), ("h100_sxm", "auto", 8), ("b200_sxm", "auto", 8), ("l40s", "pcie_switch", 4), ("l40s", "pcie_sockets", 2),
-         ("l40s", "pcie_root", 2), ("rtx_pro_6000", "pcie_8gpu", 8))  # fmt: skip
+HOSTS = (
+    ("a100_sxm4_80gb", "auto", 8), ("h100_sxm", "auto", 8), ("b200_sxm", "auto", 8), ("l40s", "pcie_switch", 4),
+    ("l40s", "pcie_sockets", 2), ("l40s", "pcie_root", 2), ("rtx_pro_6000", "pcie_8gpu", 8),
+)  # fmt: skip
 """GPU, topology, and the most GPUs that are asked about."""
 COLLECTIVE_STACKS = ("nccl", "torch", "torch_graph", "vllm", "vllm_eager", "sglang", "sglang_eager", "trtllm")
 
@@ -118,9 +125,11 @@ def collectives() -> dict[str, dict[str, Any]]:
         for _ in range(40):
             nodes = pick.choice((1, 1, 1, 2)) if topology == "auto" else 1
             row = {
-                "kind": pick.choice((*KINDS, *["all_reduce"] * 6)), "message_bytes": 2 ** pick.choice((8, 12, 14, 16, 18, 20, 22, 25, 28, 30)), "nodes": nodes,
+                "kind": pick.choice((*KINDS, *["all_reduce"] * 6)), "message_bytes": 2 ** pick.choice((8, 12, 14, 16, 18, 20, 22, 25, 28,
+                30)), "nodes": nodes,
                 "n_gpus": pick.choice([n for n in (2, 4, 8) if n <= most]) * nodes, "dtype": pick.choice(("bf16", "bf16", "fp8")),
-                "topology": topology, "version": pick.choice(("", "0.5.0", "2.19", "2.27.3", "1.0")), "stack": pick.choice(COLLECTIVE_STACKS),
+                "topology": topology, "version": pick.choice(("", "0.5.0", "2.19", "2.27.3", "1.0")),
+                "stack": pick.choice(COLLECTIVE_STACKS),
             }  # fmt: skip
             columns, stack = read_columns(pd.DataFrame([row]))
             t = model(gpu(name), columns, stack)

@@ -76,7 +76,8 @@ def memory(name: str) -> dict[str, Any]:
         for stack in ("vllm", "sglang", "trtllm"):
             ledger = memory_ledger(d.model, d.gpu, stack=stack, **shape, **options)
             out[f"{label}, {stack}"] = {
-                **{k: number(v) for k, v in ledger.entries.items()}, "low": number(ledger.kv_low_bytes), "high": number(ledger.kv_high_bytes),
+                **{k: number(v) for k, v in ledger.entries.items()}, "low": number(ledger.kv_low_bytes),
+                "high": number(ledger.kv_high_bytes),
                 "a token": number(ledger.kv_bytes_per_token), "tokens": ledger.kv_tokens, "requests": ledger.max_concurrency(3000),
                 "chunk": ledger.chunk_tokens, "fits": ledger.fits,
             }  # fmt: skip
@@ -115,8 +116,10 @@ def simulated() -> dict[str, Any]:
                 trace = simulate(linear_step(), rules, isl, osl, **{"kv_tokens": 1e6, **options})
                 out[f"{stack} {budget} {name}"] = {
                     "ttft": number(trace.ttft_s.mean()), "tpot": number(np.nanmean(trace.tpot_s)), "e2e": number(trace.e2e_s.mean()),
-                    "end": number(trace.finish_s.max()), "steps": trace.steps, "preemptions": trace.preemptions, "peak": trace.peak_kv_tokens,
-                    "busy": number(trace.busy_s), "gaps": number(np.sum(trace.gaps_s * trace.gap_tokens)), "tokens": number(trace.gap_tokens.sum()),
+                    "end": number(trace.finish_s.max()), "steps": trace.steps, "preemptions": trace.preemptions,
+                    "peak": trace.peak_kv_tokens,
+                    "busy": number(trace.busy_s), "gaps": number(np.sum(trace.gaps_s * trace.gap_tokens)),
+                    "tokens": number(trace.gap_tokens.sum()),
                 }  # fmt: skip
     return out
 

@@ -7,9 +7,10 @@
 
 The first run notes which test calls which function (tests/mutation/.map.json; only test files that changed are noted again, --fresh all);
 a mutant meets the tests of its function, quickest first, until one fails, or until they have taken --seconds of processor time. What
-lives at the level of a module (tables, constants) is imported anew, in a process of its own. Unit tests of the laws, kernels and plans take
-part (UNIT), and law and golden tests: the accuracy gates would kill more. A mutant that survives is listed with its line; survivors.json says of reviewed ones why they may
-(an equal program, or a choice that no stated rule fixes). Exit code 1 when fewer than --least percent are killed.
+lives at the level of a module (tables, constants) is imported anew, in a process of its own. Unit tests of the laws, kernels and plans
+take part (UNIT), and law and golden tests: the accuracy gates would kill more. A mutant that survives is listed with its line;
+survivors.json says of reviewed ones why they may (an equal program, or a choice that no stated rule fixes). Exit code 1 when fewer than
+--least percent are killed.
 """
 
 from __future__ import annotations
@@ -223,7 +224,11 @@ def main() -> int:
     chosen = sample(every, count, options.seed)
     if options.again:
         earlier = [r for r in json.loads(options.again.read_text(encoding="utf-8")) if not r["killed_by"]]
-        chosen = [m for m in every if any(r["file"] == m.file and r["line"] == m.line and r["before"] == m.before and r["after"] == m.after for r in earlier)]  # fmt: skip
+
+        def lived(m: Mutant) -> bool:
+            return any((r["file"], r["line"], r["before"], r["after"]) == (m.file, m.line, m.before, m.after) for r in earlier)
+
+        chosen = [m for m in every if lived(m)]
     if options.list:
         for m in chosen:
             print(f"perfmodel/{m.file}:{m.line} {m.function} ({m.operator}): {m.before} -> {m.after}")

@@ -200,7 +200,8 @@ def test_features() -> None:
     found = asked(changes=c, batch=3, kv_dtype="fp8", window=3200)
     s, t = found.seconds, found.latency_s
     wanted = {
-        "dram": np.log(s["dram"] / t), "l2": np.log(s["l2"] / t), "tensor": np.log((s["tensor"] + s["exp"]) / t), "convert": s["conversion"] / t,
+        "dram": np.log(s["dram"] / t), "l2": np.log(s["l2"] / t), "tensor": np.log((s["tensor"] + s["exp"]) / t),
+        "convert": s["conversion"] / t,
         "chain": np.log(s["kv chain"] / t), "combine": s["combine"] / t, "prepare": s["prepare"] / t, "fixed": np.log(s["launch"] / t),
         "waves": np.log(0.9), "tail": 1 / 0.9, "splits": np.log2(3), "passes": 0, "pairs_per_sm": np.log(0.3), "log2_batch": np.log2(3),
         "cache_in_l2": np.log(2 * 3 * 10 * 3200 * 128 / 1e8), "log2_seen": np.log2(3200), "log2_kv": np.log2(6400),

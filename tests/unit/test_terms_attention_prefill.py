@@ -24,7 +24,8 @@ SIZE = {"phase": "prefill", "batch": 1, "q_len": 1280, "kv_len": 1280, "q_heads"
 def asked(arch: str = "sm_89", changes: dict[str, float] | None = None, **row: Any) -> Any:
     quiet = [name for name in neutral("library_attention_prefill") if name.startswith(("floor", "unit_cycles", "sequence_ns", "prepare"))]
     base = {
-        **dict.fromkeys([*quiet, "tile_cycles", "tile_dim_cycles", "pj_mma", "pj_wgmma", "pj_per_byte", "idle_share", "pipeline_fill"], 0.0),
+        **dict.fromkeys([*quiet, "tile_cycles", "tile_dim_cycles", "pj_mma", "pj_wgmma", "pj_per_byte", "idle_share", "pipeline_fill"],
+        0.0),
         "bytes_in_flight": 1e9, "token_block_cycles": 0.0,
     }  # fmt: skip
     return ask(

@@ -259,7 +259,8 @@ def test_an_eager_serving_stack_copies() -> None:
 
 
 def test_one_shot() -> None:
-    # every other's whole 64 KiB at 5e10 B/s; peers beyond the first half a us each; a kernel of the second generation starts in half the time
+    # every other's whole 64 KiB at 5e10 B/s; peers beyond the first half a us each; a kernel of the second generation starts in half
+    # the time
     c = constants(one_shot_start_us=4.0, one_shot_peer_us=0.5, one_shot_rate=0.5, launch_us=5.0, push_start=0.5)
     for stack, n, steps in (("vllm", 2, 4.0), ("sglang", 8, 3.5), ("trtllm", 8, 3.5)):
         seconds, found = total("all_reduce", 65536, n, c, stack=stack)

@@ -34,7 +34,8 @@ def one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
 def constants(**values: float) -> dict[str, float]:
     base = {
         "half_mma": 0.0, "half_wgmma": 0.0, "iteration_mma": 0.0, "iteration_wgmma": 0.0, "tile_cycles": 0.0, "ramp_latencies": 0.0,
-        "pj_mma": 0.0, "pj_wgmma": 0.0, "pj_per_byte": 0.0, "idle_share": 0.0, "floor_us": 0.0, "floor_latencies": 0.0, "bytes_in_flight": 1e9,
+        "pj_mma": 0.0, "pj_wgmma": 0.0, "pj_per_byte": 0.0, "idle_share": 0.0, "floor_us": 0.0, "floor_latencies": 0.0,
+        "bytes_in_flight": 1e9,
         "port_bytes_per_cycle": 1e9,
     }  # fmt: skip
     return neutral("library_gemm", **{**base, **values})

@@ -242,7 +242,8 @@ def test_prefill() -> None:
     sizes = {"batch": 1, "q_len": 64, "kv_len": 256, "q_heads": 100, "kv_heads": 100, "head_dim": 128, "causal": 0}
     one = configs(attention_prefill, block_m=64, block_n=128, num_warps=4, num_stages=3)
     c = constants(
-        "attention_prefill", launch_s=4 * US, dram_ramp_s=1 * US, dram_efficiency=0.5, block_start_cycles=500.0, epilogue_bytes_per_cycle=16.0,
+        "attention_prefill", launch_s=4 * US, dram_ramp_s=1 * US, dram_efficiency=0.5, block_start_cycles=500.0,
+        epilogue_bytes_per_cycle=16.0,
         stall_share=0.0, l2_latency_factor=1.0, request_bytes_per_cycle=64.0,
     )  # fmt: skip
     found = attention_prefill.terms(ON, "bf16", one, facts(), c, **sizes)
@@ -266,10 +267,11 @@ def test_prefill() -> None:
 
 
 def test_decode() -> None:
-    """10 requests of 10 key heads: 100 heads of 16 padded rows; two splits of 512 keys, four visits of 128 each, then one kernel adds them."""
+    """10 requests of 10 key heads: 100 heads of 16 padded rows; two splits of 512 keys, four visits each; one kernel adds them."""
     sizes = {"batch": 10, "kv_len": 1024, "q_heads": 40, "kv_heads": 10, "head_dim": 128}
     c = constants(
-        "attention_decode", launch_s=4 * US, combine_launch_s=2 * US, combine_loop_cycles=50.0, combine_programs_per_sm=2.0, stall_share=0.0,
+        "attention_decode", launch_s=4 * US, combine_launch_s=2 * US, combine_loop_cycles=50.0, combine_programs_per_sm=2.0,
+        stall_share=0.0,
         block_start_cycles=500.0, dram_efficiency=0.5, dram_ramp_s=1 * US, request_bytes_per_cycle=64.0,
     )  # fmt: skip
     one, two = (

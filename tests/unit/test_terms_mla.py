@@ -119,7 +119,8 @@ def test_prefill_features() -> None:
     for feature, term in names.items():
         assert found.features[feature] == close(np.log(found.seconds[term] / found.latency_s)), feature
     wanted = {
-        "waves": np.log(1.5), "tail": 2 / 1.5, "cache_in_l2": np.log(2560 * 15 * 320 / 1e8), "log2_q": np.log2(1280), "log2_kv": np.log2(2560),
+        "waves": np.log(1.5), "tail": 2 / 1.5, "cache_in_l2": np.log(2560 * 15 * 320 / 1e8), "log2_q": np.log2(1280),
+        "log2_kv": np.log2(2560),
         "log2_batch": 0, "log2_heads": np.log2(15), "fp8_cache": 1, "warpgroup": 0, "dtype": 0, "stack": 1, "kernel": 0,
     }  # fmt: skip
     assert {name: found.features[name] for name in wanted} == close(wanted)
@@ -241,7 +242,8 @@ def test_decode_features(arch: str, stack: str) -> None:
     held = 150 * 6400 * 576 * (1.0 if triton else 2.0)
     wanted = {
         "follow": np.log(follow / found.latency_s), "waves": np.log(24.0 if triton else 1.5), "cache_in_l2": np.log(held / 1e8),
-        "log2_kv": np.log2(6400), "log2_batch": np.log2(150), "log2_heads": np.log2(20), "whole": float(whole), "triton": float(triton), "fp8_cache": 1,
+        "log2_kv": np.log2(6400), "log2_batch": np.log2(150), "log2_heads": np.log2(20), "whole": float(whole), "triton": float(triton),
+        "fp8_cache": 1,
         "warpgroup": float(arch == "sm_90"), "dtype": 0, "stack": ("vllm", "sglang", "trtllm").index(stack) + 1, "kernel": 0,
         "convert": 2 * 150 * 6400 * 576 * 3 / 1e12 / found.latency_s if stack == "sglang" else 0,
     }  # fmt: skip

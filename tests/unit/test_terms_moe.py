@@ -15,7 +15,8 @@ from fictional import US, ask, card, close, neutral
 from perfmodel.library import moe
 
 SIZE = {
-    "tokens": 1200, "hidden": 1280, "inter": 640, "num_experts": 12, "top_k": 2, "dtype": "bf16", "stack": "trtllm", "distribution": "balanced",
+    "tokens": 1200, "hidden": 1280, "inter": 640, "num_experts": 12, "top_k": 2, "dtype": "bf16", "stack": "trtllm",
+    "distribution": "balanced",
 }  # fmt: skip
 MATRIX = 1280 * 1280 + 1280 * 640  # elements of an expert: gate and up, and down
 FLOPS = 2 * 3072 * MATRIX
@@ -189,7 +190,8 @@ def test_features() -> None:
         "waves": np.log(24 * 1 / 100), "rows_per_expert": np.log2(200), "touched": np.log2(12), "handled": 0, "touched_share": 1,
         "scalar": found.seconds["single loads"] / found.latency_s, "padding": 3072 / 2400, "log2_tokens": np.log2(1200),
         "routing": (found.seconds["launch and routing"] - 3 * US) / found.latency_s,
-        "log2_hidden": np.log2(1280), "log2_inter": np.log2(40), "log2_experts": np.log2(12), "top_k": 2, "log2_ep": 0, "skew": 0, "gated": 1,
+        "log2_hidden": np.log2(1280), "log2_inter": np.log2(40), "log2_experts": np.log2(12), "top_k": 2, "log2_ep": 0, "skew": 0,
+        "gated": 1,
         "stage": 0, "warpgroup": 0, "dtype": 0, "stack": 1, "kernel": 0, "path": 1,
         "weights_in_l2": np.log(12 * (1280 * 80 + 1280 * 40) * 2 / 1e8),
     }  # fmt: skip

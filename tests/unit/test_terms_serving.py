@@ -268,7 +268,8 @@ def test_prompts_first_stops_decoding() -> None:
 
 
 def test_a_full_cache_sends_the_youngest_back() -> None:
-    # two prompts of 10 in a cache of 24: after two decode steps each holds 12; the youngest leaves with 3 tokens said and comes back when the
+    # two prompts of 10 in a cache of 24: after two decode steps each holds 12; the youngest leaves with 3 tokens said and comes back
+    # when the
     # first is done: 13 tokens are computed again, and four are left to say
     trace = run(flat, MIXED, [10, 10], [6, 6], kv_tokens=24.0)
     assert trace.preemptions == 1 and trace.peak_kv_tokens <= 24

@@ -107,7 +107,8 @@ def table() -> StepTable:
     decode = (2e-3 + 1e-5 * SEQUENCES[:, None]) + 1e-7 * KV_LENGTHS[None, :]
     prefill = PROMPTS[:, None, None] * 1e-2 + CHUNKS[None, :, None] * 1e-5 + PASTS[None, None, :] * 1e-7
     costs = {
-        "tokens": grid(1e-3 + TOKENS * 1e-6, 0.9, 1.2, 0.75, mlp=0.75, norms=0.25), "output": grid(4e-3 + SEQUENCES * 1e-5, 0.8, 1.5, head=1.0),
+        "tokens": grid(1e-3 + TOKENS * 1e-6, 0.9, 1.2, 0.75, mlp=0.75, norms=0.25), "output": grid(4e-3 + SEQUENCES * 1e-5, 0.8, 1.5,
+        head=1.0),
         "decode": grid(decode, 0.5, 2.0, 0.25), "prefill": grid(prefill, 0.9, 1.1),
     }  # fmt: skip
     return StepTable(None, costs)  # type: ignore[arg-type]

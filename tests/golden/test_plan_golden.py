@@ -17,6 +17,7 @@ from goldens import differences, number, read
 
 import perfmodel as pm
 from perfmodel.plan import operators
+from perfmodel.plan.catalogue import models
 from perfmodel.plan.closed_form import closed_loop
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.memory import memory_ledger
@@ -24,6 +25,7 @@ from perfmodel.plan.model import load_model
 from perfmodel.plan.overhead import overhead
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.simulate import simulate
+from perfmodel.plan.tensors import active_parameters, parameters
 from perfmodel.plan.traffic import Request
 
 FILE = Path(__file__).with_name("plan.json")
@@ -141,17 +143,46 @@ def steady() -> dict[str, Any]:
     return out
 
 
+def read_models() -> dict[str, Any]:
+    """Every bundled model as it was read: its parameters, and each kind of layer's fields that are not the usual ones."""
+    out: dict[str, Any] = {}
+    for name in models():
+        m = load_model(name)
+        kinds = [{f.name: getattr(k, f.name) for f in dataclasses.fields(k) if getattr(k, f.name) != f.default} for k in m.layers]
+        facts = {
+            f: getattr(m, f) for f in ("hidden", "vocab", "max_context", "tied_embeddings", "weight_dtype", "group_size", "other_params")
+        }
+        order = "".join(map(str, m.order))
+        out[name] = {"parameters": parameters(m), "active": active_parameters(m), **facts, "order": order, "layers": kinds}
+    return out
+
+
 ESTIMATES: dict[str, Callable[[], Any]] = {
     "Qwen3-32B on 4 H100, 16 in flight": lambda: pm.estimate(
         "Qwen3-32B", "h100_sxm", tensor_parallel_size=4, isl=1000, osl=200, concurrency=16
     ),
     "Llama-3.1-8B on L20, arrivals": lambda: pm.estimate("Llama-3.1-8B", "l20", isl=800, osl=100, request_rate=1.5, requests=200),
+    "Gemma-3-27B on an H100 whose cache is full": lambda: pm.estimate(
+        "Gemma-3-27B", "h100_sxm", isl=4000, osl=400, concurrency=48, requests=96
+    ),
     "Qwen3-30B-A3B on 2 A100, TensorRT-LLM": lambda: pm.estimate(
         "Qwen3-30B-A3B", "a100", tensor_parallel_size=2, isl=2000, osl=300, concurrency=32, stack="trtllm"
     ),
 }
+SPLITS: dict[str, Callable[[], Any]] = {
+    "at a rate": lambda: pm.estimate_split(
+        "Llama-3.1-8B", "h100_sxm", prefill=pm.Pool(2), decode=pm.Pool(1), isl=2000, osl=100, request_rate=8.0, requests=150
+    ),
+    "in flight": lambda: pm.estimate_split(
+        "Llama-3.1-8B", "h100_sxm", prefill=pm.Pool(1), decode=pm.Pool(2, pm.Parallel(2)), isl=2000, osl=100, concurrency=12,
+        prefix_cache_hit_rate=0.3, accepted_tokens_per_step=1.5, link_gb_per_s=10.0,
+    ),
+}  # fmt: skip
 PLANS: dict[str, Callable[[], Any]] = {
-    "Qwen3-8B": lambda: pm.plan("Qwen3-8B", ["h100_sxm", "l20"], isl=1000, osl=300, ttft_ms=1000, tpot_ms=25, request_rate=6),
+    "Qwen3-8B on H100 or L20": lambda: pm.plan(
+        "Qwen3-8B", ["h100_sxm", "l20"], isl=1000, osl=300, ttft_ms=1000, tpot_ms=25, request_rate=6
+    ),
+    "Qwen3-8B, p90": lambda: pm.plan("Qwen3-8B", "h100_sxm", isl=1000, osl=100, ttft_ms=400, tpot_ms=20, request_rate=12, percentile="p90"),
     "Qwen3-32B, 8 GPUs filled": lambda: pm.plan("Qwen3-32B", "h100_sxm", isl=4000, osl=1000, tpot_ms=40, total_gpus=8, disaggregated=False),
 }
 CHOSEN = ("gpu", "mode", "replicas", "gpus", "parallel", "quantization", "tier")
@@ -167,6 +198,13 @@ def estimated(name: str) -> dict[str, Any]:
     return {**found, **parts, **spreads, **ends, "bound": e.bound, "tier": e.tier, "gpus": e.gpus}
 
 
+def split(name: str) -> dict[str, Any]:
+    e = SPLITS[name]()
+    numbers = ("ttft_ms", "tpot_ms", "throughput_tok_s", "requests_per_s", "hand_over_ms", "prefill_busy", "decode_running")
+    spreads = {f"{n} {p}": number(getattr(getattr(e, n), p)) for n in ("ttft", "tpot") for p in ("mean", "p50", "p99")}
+    return {**{n: number(getattr(e, n)) for n in numbers}, **spreads, "gpus": e.gpus, "tier": e.tier, "bound": e.bound}
+
+
 def planned(name: str) -> dict[str, Any]:
     best = PLANS[name]().best
     return {**{n: best[n] for n in CHOSEN}, **{n: number(best[n]) for n in NUMBERS}}
@@ -178,7 +216,9 @@ def figures() -> dict[str, Any]:
         **{f"memory of {name}": memory(name) for name in ENGINES},
         **{f"simulated {name}": v for name, v in simulated().items()},
         **{f"steady {name}": v for name, v in steady().items()},
+        **{f"model {name}": v for name, v in read_models().items()},
         **{f"estimate {name}": estimated(name) for name in ESTIMATES},
+        **{f"split {name}": split(name) for name in SPLITS},
         **{f"plan {name}": planned(name) for name in PLANS},
     }
 
@@ -203,6 +243,15 @@ def test_simulated_serving() -> None:
 
 def test_the_steady_state() -> None:
     hold("steady ", steady())
+
+
+def test_the_bundled_models() -> None:
+    hold("model ", read_models())
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_prefill_and_decode_apart(name: str) -> None:
+    hold(f"split {name}", {"": split(name)})
 
 
 @pytest.mark.parametrize("name", ESTIMATES)

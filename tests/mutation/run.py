@@ -71,6 +71,8 @@ class Session:
         for name in sorted(tests, key=lambda name: tests[name]["seconds"]):
             for function in tests[name]["functions"]:
                 reach[function].append(name)
+        if wrong := self._fails_unchanged(items, tests):
+            raise pytest.UsageError(f"{wrong} fails without any change: mutants that it kills would say nothing")
         start = time.monotonic()
         for count, mutant in enumerate(self.chosen, start=1):
             self.results.append(self._try(mutant, items, tests, reach))
@@ -83,7 +85,7 @@ class Session:
         for item in items.values():
             by_file[item.nodeid.split("::")[0]].append(item)
         for file, members in by_file.items():
-            digest = hashlib.sha256((TREE / file).read_bytes()).hexdigest()
+            digest = digest_of(TREE / file)
             if known.get(file, {}).get("digest") == digest and set(known[file]["tests"]) == {m.nodeid for m in members}:
                 continue
             print(f"noting what {file} calls", file=sys.stderr, flush=True)
@@ -94,6 +96,18 @@ class Session:
             }
             MAP.write_text(json.dumps(known), encoding="utf-8")
         return {file: entry for file, entry in known.items() if file in by_file}
+
+    def _fails_unchanged(self, items: dict[str, pytest.Item], tests: Map) -> str | None:
+        """A test that fails where nothing is changed, of the quickest of each file."""
+        quickest: dict[str, str] = {}
+        for name in sorted(tests, key=lambda name: -tests[name]["seconds"]):
+            quickest[name.split("::")[0]] = name
+        found = in_child(lambda: self._unchanged([items[name] for name in quickest.values()], tests))
+        return "a test" if found is None else found["failed"]
+
+    def _unchanged(self, items: Sequence[pytest.Item], tests: Map) -> dict[str, Any]:
+        forget(self.caches)
+        return run_items(items, self.reports, lambda name: float(tests[name]["seconds"]))
 
     def _observed(self, item: pytest.Item) -> dict[str, Any]:
         forget(self.caches)
@@ -123,6 +137,12 @@ class Session:
             return {"cold": True}
         forget(self.caches)
         return run_items(items, self.reports, lambda name: float(tests[name]["seconds"]))
+
+
+def digest_of(test: Path) -> str:
+    """Of a file of tests and of the figures beside it."""
+    beside = sorted(test.parent.glob("*.json")) if test.parent.name == "golden" else []
+    return hashlib.sha256(b"".join(path.read_bytes() for path in [test, *beside])).hexdigest()
 
 
 def read_models() -> None:

@@ -1,7 +1,7 @@
 """Runs chosen tests in a forked child, with one function changed in place: the child starts with everything imported and collected.
 
 Each child begins as the tests' process was after collection, so it pays neither imports nor what an earlier test left behind. A test may
-use ten times its usual processor time and five seconds more; the child is then ended by a signal, and the mutant counts as killed.
+use five times its usual processor time and two seconds more; the child is then ended by a signal, and the mutant counts as killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE, SECONDS_MORE = 10.0, 5.0
+PATIENCE, SECONDS_MORE = 5.0, 2.0
 Found = dict[str, Any]
 
 

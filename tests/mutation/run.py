@@ -192,11 +192,14 @@ def text(mutant: Mutant) -> str:
 
 
 def progress(count: str, start: float, last: dict[str, Any]) -> None:
+    """A line a survivor, and one now and then."""
+    place = f"perfmodel/{last['file']}:{last['line']}"
     if last["killed_by"] is None:
-        place = f"perfmodel/{last['file']}:{last['line']}"
         print(
             f"{count} ({time.monotonic() - start:.0f} s) survives: {place} {last['before']} -> {last['after']}", file=sys.stderr, flush=True
         )
+    elif int(count.split()[0]) % 20 == 0:
+        print(f"{count} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
 
 
 def same_change(result: dict[str, Any], reviewed: dict[str, Any]) -> bool:
@@ -232,7 +235,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="mutants to try: 300, or with --only all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="TEXT", help="only files, or `file function`s, that hold this text")
-    parser.add_argument("--seconds", type=float, default=30.0, help="processor seconds of tests that a mutant may survive")
+    parser.add_argument("--seconds", type=float, default=15.0, help="processor seconds of tests that a mutant may survive")
     parser.add_argument("--least", type=float, default=0.0, metavar="PERCENT", help="exit with 1 when fewer are killed")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--again", type=Path, metavar="FILE", help="only the survivors of an earlier --json")

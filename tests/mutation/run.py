@@ -6,11 +6,11 @@
     python tests/mutation/run.py --json report.json      every mutant, and which test killed it
 
 The first run notes which test calls which function (tests/mutation/.map.json; only test files that changed are noted again, --fresh all);
-a mutant meets the tests of its function, those by hand first, then the goldens, until one fails, or until they have taken --seconds of processor time. What
-lives at the level of a module (tables, constants) is imported anew, in a process of its own. Unit tests of the laws, kernels and plans
-take part (UNIT), and law and golden tests: the accuracy gates would kill more. A mutant that survives is listed with its line;
-survivors.json says of reviewed ones why they may (an equal program, or a choice that no stated rule fixes). Exit code 1 when fewer than
---least percent are killed.
+a mutant meets the tests of its function, those by hand first, then the goldens, until one fails, or until they have taken --seconds of
+processor time. What lives at the level of a module (tables, constants) is imported anew, in a process of its own. Unit tests of the
+laws, kernels and plans take part (UNIT), and law and golden tests: the accuracy gates would kill more. A mutant that survives is listed
+with its line; survivors.json says of reviewed ones why they may (an equal program, or a choice that no stated rule fixes). Exit code 1
+when fewer than --least percent are killed.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def suites() -> list[str]:
 
 
 def place_of(name: str, tests: Map) -> tuple[int, float]:
-    """Where a test stands in the order: values worked out by hand first, then reviewed ones, then all others; the quickest of each first."""
+    """Place in the order: values worked out by hand first, then reviewed ones, then all others; the quickest of each first."""
     kind = 0 if "/test_terms_" in name else 1 if name.startswith("tests/golden") else 2
     return kind, tests[name]["seconds"]
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from fictional import US, ask, card, close, neutral
 
-from perfmodel.library import attention_decode
+from perfmodel.library import attention_decode, attention_splits, attention_tiles
 
 HELD = 2 * 10 * 10 * 6400 * 128 * 2.0
 SMALL = 2 * 10 * 40 * 128 * 2.0
@@ -209,3 +210,58 @@ def test_features() -> None:
     }  # fmt: skip
     for name, value in wanted.items():
         assert found.features[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+def test_trtllm_packs_groups_on_sm_89() -> None:
+    # XQA: units of its own cycles, and a second tile of heads from 17 on; 400 heads on 10 KV heads are MMHA
+    c = {"unit_cycles_xqa": 3000.0, "xqa_second_tile": 2.0}
+    assert asked(changes=c, stack="trtllm", kv_dtype="fp8").seconds["kv chain"] == close(3000 / 2e9)
+    assert asked(changes=c, stack="trtllm", kv_dtype="fp8", q_heads=160).seconds["kv chain"] == close(3000 / 2e9)
+    assert asked(changes=c, stack="trtllm", kv_dtype="fp8", q_heads=170).seconds["kv chain"] == close(6000 / 2e9)
+
+
+def test_trtllms_hopper_kernel() -> None:
+    # fp8 cache on sm_90: it turns 8 query heads at a time, 0.8 of its cycles by that and by head_dim, and runs fewer kernels
+    # 100 units in 8 shares each: eight waves
+    c = {
+        "unit_cycles_xqa_hopper": 2000.0,
+        "unit_dim_share_xqa_hopper": 0.8,
+        "floor_us": 1.0,
+        "launches_trtllm": 4.0,
+        "xqa_hopper_launches": 0.5,
+    }
+    one = {"stack": "trtllm", "kv_dtype": "fp8", "batch": 10}
+    assert asked("sm_90", c, **one).seconds["kv chain"] == close(8 * 2000 / 2e9)
+    assert asked("sm_90", c, **one, q_heads=160).seconds["kv chain"] == close(8 * 2000 * (0.2 + 0.8 * 2) / 2e9)
+    assert (
+        asked("sm_90", c, **one).seconds["launch"] == close(2 * US)
+        and asked("sm_90", {**c, "prepare_trtllm": 9.0}, **one).seconds["prepare"] == 0
+    )
+    assert asked("sm_90", c, **one, head_dim=64).seconds["launch"] == close(3 * US)
+    assert asked("sm_90", {**c, "fp8_launches_trtllm": 0.5}, **one, q_heads=10).seconds["launch"] == close(4.5 * US)  # no group: not packed
+
+
+def test_the_shares_of_xqa() -> None:
+    # 64 blocks of 128 keys, at most sqrt(8 x 64) = 23 shares, rounded; 100 units: at most 8 an SM
+    on, zero = card(), np.zeros(1)
+
+    def shares(batch: float, kv_len: float, group: float = 4.0, fp8: float = 0.0) -> tuple[bool, float]:
+        columns = {"batch": batch, "kv_heads": 10.0, "q_heads": 10.0 * group, "kv_len": kv_len}
+        packed, found = attention_splits.xqa(on, {n: zero + v for n, v in columns.items()}, zero + fp8)
+        return bool(packed[0]), float(found[0])
+
+    assert (
+        shares(1, 8192) == (True, 23) and shares(1, 512) == (True, 4) and shares(10, 8192) == (True, 8) and shares(100, 8192) == (True, 1)
+    )
+    # without an fp8 cache only where 4 x units x blocks reach the SMs; groups of 2 to 32
+    assert shares(1, 256) == (False, 2) and shares(1, 384)[0] and shares(1, 256, fp8=1.0)[0]
+    assert not shares(10, 8192, 1.0)[0] and shares(10, 8192, 32.0)[0] and not shares(10, 8192, 33.0)[0]
+    assert shares(3000, 8192)[1] == 1
+
+
+def test_tiles_that_fit_an_sm() -> None:
+    # 2 x 256 x (128 + 128) bytes a block of 128 rows, 98304 of 64: wide where a block may have as much and two narrow ones do not fit
+    def narrow(block: int, sm: int) -> bool:
+        return attention_tiles.narrow_tiles(dataclasses.replace(card(), smem_per_block_bytes=block, smem_per_sm_bytes=sm))
+
+    assert narrow(131071, 150_000) and not narrow(131072, 196_607) and narrow(131072, 196_608)

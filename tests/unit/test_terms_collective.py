@@ -17,6 +17,7 @@ from perfmodel.hw import gpu
 from perfmodel.library import collective
 from perfmodel.library.collective_nccl import candidates
 from perfmodel.library.collective_rows import Question
+from perfmodel.library.collective_stacks import _limit
 
 MB = 1e6
 NVLINK = dataclasses.replace(card("sm_90", nvlink_bytes_per_s=1e11, nvlink_generation=4), max_clock_hz=1.98e9)
@@ -178,6 +179,16 @@ def test_point_to_point() -> None:
     assert ways("p2p", 8 * MB, 2, constants(direct_own_rate=2.0))[("direct", "Simple")][1] == close(80.0)
 
 
+def test_sends_between_machines() -> None:
+    # 16 GPUs in two: 8/16 of 8 MB over a card of 5e10, a hop of 10 us; a pair: all of it
+    c = constants(net_simple_hop_us=10.0, net_ll_hop_us=4.0, direct_start_us=6.0)
+    assert ways("all_to_all", 8 * MB, 16, c, nodes=2)[("direct", "Simple")][:2] == close((16.0, 80.0))
+    assert ways("p2p", 8 * MB, 2, c, nodes=2)[("direct", "Simple")][:2] == close((16.0, 160.0))
+    assert ways("all_to_all", 16 * 1024, 16, constants(net_ll_hop_us=4.0, direct_ll_start_us=3.0), nodes=2)[("direct", "LL")][0] == close(
+        7.0
+    )
+
+
 # PCIe: two GPUs under a switch, 2e10 B/s
 
 
@@ -297,3 +308,9 @@ def test_spread_of_the_answer() -> None:
     assert found.log_sigma[0] == close((0.3**2 + 0.2**2) ** 0.5)
     assert found.in_domain[0] and not total("all_gather", 2.0**35, 8)[1].in_domain[0]
     assert total("all_gather", 2.0**34, 8)[1].in_domain[0] and not total("all_gather", MB, 24, nodes=3)[1].in_domain[0]
+
+
+def test_limits_by_number_of_gpus() -> None:
+    # the next larger number that is named, none beyond the last; "*" is up to 8
+    assert [_limit({"2": 10.0, "4": 5.0}, n) for n in (2, 3, 4, 5)] == [10.0, 5.0, 5.0, 0.0]
+    assert [_limit({"2": 10.0, "*": 3.0}, n) for n in (2, 8, 9)] == [10.0, 3.0, 0.0]

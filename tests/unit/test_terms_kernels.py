@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from fictional import US, card, close
 
 from perfmodel.analytic.constants import physics
 from perfmodel.kernels import attention, attention_decode, attention_prefill, fused_moe, gemm, tiled
+from perfmodel.kernels import facts as stored
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
 
@@ -328,3 +330,34 @@ def test_moe() -> None:
         "log2_block_n": 6,
     }
     assert {n: f[n] for n in wanted} == close(wanted)
+
+
+def test_no_expert_fills_a_quarter_of_a_tile() -> None:
+    # 128 tokens, all of them to each of 8 experts: no tile is too high; 16 tokens, one of 8: at most 8.5 rows or so, and 16 in all
+    sizes = {"hidden": 1024, "inter": 512, "num_experts": 8, "random": 1}
+    for tokens, top_k, pruned in ((128, 8, [False, False]), (16, 8, [True, True]), (40, 8, [False, True]), (200, 1, [False, True])):
+        columns = {
+            "block_m": [128, 256],
+            "block_n": [64, 64],
+            "block_k": [64, 64],
+            "group_m": [1, 1],
+            "num_warps": [8, 8],
+            "num_stages": [3, 3],
+        }
+        two = Configs({n: np.array(v) for n, v in columns.items()}, np.zeros(2, dtype=np.int8), fused_moe.VARIANTS)
+        code = facts().take(np.array([0, 0]))
+        rules = fused_moe.rules(ON, dtype="bf16", configs=two, facts=code, tokens=tokens, top_k=top_k, **sizes)
+        (found,) = (r.mask.tolist() for r in rules if "quarter" in r.reason)
+        assert found == pruned, (tokens, top_k)
+
+
+def test_a_table_of_facts_is_read_as_it_was_written(tmp_path: Path) -> None:
+    # somebody else's plain kernel counts as the ordinary one
+    row = {"arch": 90, "dtype": "bf16", "block_m": 64, "block_n": 128, "block_k": 64, "num_warps": 4, "num_stages": 3}
+    values = dict(zip(stored.VALUES, range(1, 11), strict=True))
+    path = tmp_path / "facts.npz"
+    stored.write_table(path, [{**row, "variant": "plain", **values}, {**row, "variant": "tma", **{n: v + 20 for n, v in values.items()}}])
+    table = stored.read_table(path)
+    keys = [stored._pack(90, 1, 1 + at, {n: row[n] for n in gemm.BINARY}) for at in (0, 1)]
+    assert table.keys.tolist() == [int(k) for k in keys]
+    assert {n: v.tolist() for n, v in table.values.items()} == {n: [v, v + 20] for n, v in values.items()}

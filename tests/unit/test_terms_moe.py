@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from fictional import US, ask, card, close, neutral
 
 from perfmodel.library import moe
+from perfmodel.library.columns import read_frame
+from perfmodel.library.registry import parts
 
 SIZE = {
     "tokens": 1200, "hidden": 1280, "inter": 640, "num_experts": 12, "top_k": 2, "dtype": "bf16", "stack": "trtllm",
@@ -204,3 +207,24 @@ def test_triton_handles_every_routed_row() -> None:
     assert asked(stack="vllm", ep=2).features["handled"] == close(np.log(2))
     assert asked(ep=2).features["handled"] == close(0)
     assert asked(ep=2).features["touched_share"] == close(1) and asked(ep=2).features["log2_ep"] == close(1)
+
+
+def test_releases_whose_rows_are_of_another_kind() -> None:
+    # Nemotron's sizes have no gate from vLLM 0.24 and SGLang 0.5.14 on
+    nemotron = {"hidden": 2688, "inter": 1856, "stack": "vllm"}
+    for stack, old, new in (("vllm", "0.23.9", "0.24"), ("sglang", "0.5.13", "0.5.14")):
+        found = [asked(**{**nemotron, "stack": stack}, framework_version=v).features["gated"] for v in (old, new, "", "main")]
+        assert found == [1, 0, 0, 0], stack
+    assert asked(hidden=8192, inter=5120).features["gated"] == 0 and asked(hidden=8192, inter=5121).features["gated"] == 1
+    # old SGLang rows with expert parallelism bring all of a token's rows to a GPU: 2400 instead of 1200
+    ep = [asked(stack="sglang", ep=2, framework_version=v).features["rows_per_expert"] for v in ("0.5.13", "0.5.14")]
+    assert ep[0] - ep[1] == close(1.0)
+
+
+def test_which_model_answers() -> None:
+    def parts_of(**row: Any) -> str:
+        return parts("moe", read_frame("moe", pd.DataFrame([{**SIZE, **row}])))[0][0]
+
+    assert [parts_of(), parts_of(dtype="fp8"), parts_of(weight="w2"), parts_of(dtype="fp8", weight="w13")] == [
+        "moe", "moe_quantised", "moe_kernel", "moe_kernel",
+    ]  # fmt: skip

@@ -375,3 +375,86 @@ def test_operators_of_a_dense_layer() -> None:
         (c["kind"], int(count[0]), float(np.ravel(c["message_bytes"])[0]), c["n_gpus"]) for _, _, _, count, c in book.entries["collective"]
     ]
     assert messages == [("all_reduce", n, 7 * 1024 * 2, 2) for n in (1, 8, 8)]
+
+
+def test_defaults_of_a_pool_and_tokens_of_a_gpu() -> None:
+    assert pm.Pool() == pm.Pool(1, Parallel(1)) and pm.Pool().engines == 1
+    found = pm.estimate("Llama-3.1-8B", "h100_sxm", tensor_parallel_size=2, isl=100, osl=5, concurrency=1, requests=2)
+    assert found.throughput_per_gpu == close(found.throughput_tok_s / 2)
+
+
+@pytest.mark.parametrize(("family", "norms"), [("gemma2", 4), ("gemma3_text", 4), ("glm4", 4), ("cohere", 1), ("cohere2", 1), ("llama", 2)])
+def test_norms_of_a_layer(family: str, norms: int) -> None:
+    assert {layer.norms for layer in load_model({**BASE, "model_type": family}).layers} == {norms}
+
+
+def test_what_a_change_does_to_the_chosen_deployment() -> None:
+    def row(**changes: Any) -> dict[str, Any]:
+        base = {
+            "gpu": "h100_sxm", "mode": "agg", "parallel": "TP2", "replicas": 2, "gpus": 4, "quantization": "bf16", "meets": True,
+            "ttft_ms": 1.0,
+            "tpot_ms": 2.0, "requests_per_s": 3.0, "tightest_used": 0.5,
+        }  # fmt: skip
+        return {**base, **changes}
+
+    kept = row()
+    others = [row(replicas=3, ttft_ms=9.0), row(quantization="fp8", ttft_ms=5.0), row(ttft_ms=7.0, tightest_used=0.9), row(ttft_ms=6.0)]
+    best = row(gpus=8, ttft_ms=4.0)
+    found = capacity._both(SimpleNamespace(rows=others, nearest=best), kept)  # type: ignore[arg-type]
+    assert (found["same_ttft_ms"], found["same_meets"], found["best_ttft_ms"], found["best_gpus"]) == (6.0, True, 4.0, 8)
+    gone = capacity._both(SimpleNamespace(rows=others[:1], nearest=best), kept)  # type: ignore[arg-type]
+    assert gone["same_ttft_ms"] is None and not gone["same_meets"]
+    requantised = capacity._both(SimpleNamespace(rows=others[:2], nearest=best), kept)  # type: ignore[arg-type]
+    assert requantised["same_ttft_ms"] == 5.0
+
+
+def test_changes_in_words() -> None:
+    asked = {"model": "Qwen3-8B", "isl": 1000, "osl": 100, "request_rate": 4.0, "concurrency": None, "tpot_ms": 20.0, "total_gpus": 8}
+    plan = SimpleNamespace(asked=asked, model=SimpleNamespace(name="Qwen3-8B"))
+    for change, wanted in (
+        ("+20 % traffic", {"request_rate": 4.8}), ("2x context", {"isl": 2000}), ("-10 % tpot", {"tpot_ms": 18.0}),
+        ("1.5 x gpus", {"total_gpus": 12}),
+        ("-25% output", {"osl": 75}),
+    ):  # fmt: skip
+        assert capacity._options(change, plan) == close(wanted), change  # type: ignore[arg-type]
+    assert capacity._options("fp8 kv", plan) == {"kv_cache_dtype": "fp8"} and capacity._options("fp8", plan) == {"quantization": "fp8"}  # type: ignore[arg-type]
+
+
+def confirmed_rows(uses: list[float], ratio: float) -> list[tuple[float, bool]]:
+    """(use of the TTFT limit, meets) of rows of one kind whose simulated percentile is `ratio` times their mean."""
+
+    def row(use: float) -> dict[str, Any]:
+        base = {"gpu": "h100_sxm", "mode": "agg", "parallel": "TP1", "quantization": "bf16", "meets": use <= 1.0, "sure": True}
+        return {
+            **base,
+            "ttft_ms": 100 * use,
+            "ttft_high_ms": 100 * use,
+            "tpot_ms": 1.0,
+            "tpot_high_ms": 1.0,
+            "tightest": "ttft",
+            "tightest_used": use,
+        }
+
+    def check(r: dict[str, Any]) -> Any:
+        seen.append(r["ttft_ms"] / 100)
+        return SimpleNamespace(ttft=SimpleNamespace(p90=ratio * r["ttft_ms"]), tpot=SimpleNamespace(p90=1.0))
+
+    seen: list[float] = []
+    goal = Goal(10, 10, percentile="p90", ttft_ms=100.0)
+    plan = _Found(goal, [row(use) for use in uses], check)
+    done = confirm.confirmed(plan)  # type: ignore[arg-type]
+    return [(u, u in seen) for u in uses] + [(r["ttft_ms"] / 100, r["meets"]) for r in done.rows[:1]]
+
+
+@dataclasses.dataclass
+class _Found:
+    goal: Goal
+    rows: list[dict[str, Any]]
+    check: Any
+
+
+def test_candidates_are_simulated_until_one_holds() -> None:
+    # a percentile twice the mean: 0.9 is simulated and misses; 0.8 x 2 x 0.7 and 0.75 x 2 x 0.7 are over the limit and are not simulated;
+    # 0.7 x 2 x 0.7 is, and misses; 0.4 holds; what comes after is not looked at
+    found = confirmed_rows([0.9, 0.8, 0.75, 0.7, 0.4, 0.3], 2.0)
+    assert found == [(0.9, True), (0.8, False), (0.75, False), (0.7, True), (0.4, True), (0.3, False), (0.4, True)]

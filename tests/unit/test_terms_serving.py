@@ -192,6 +192,8 @@ def test_where_an_engine_finishes_a_rate() -> None:
     assert ttft == close(0.1 + (0.009 - 0.008) + 0.011 / 2 + wait)
     assert curve().at_rate(10.5) is None
     assert dataclasses.replace(curve(), prefill_s=0.2).at_rate(5.0) is None
+    busy = dataclasses.replace(curve(), prefill_s=0.15).at_rate(4.0)  # 60 % of the time
+    assert busy is not None and busy[1] == close(0.1 + 0.001 + 0.0055 + 0.15 / 2 * 0.6 / 0.4)
 
 
 # Simulation, where a step takes 1 ms and 1 us a key of each sequence

@@ -1,12 +1,13 @@
 # make quickstart   rank Triton configs on three GPUs, without having one
 # make test         everything CI checks
 # make models       fit the shipped models again from data/
+# make mutation     change the laws in 300 places, one at a time: do the tests notice?
 # All that is needed is Python 3.11 or newer; everything goes into $(VENV). Name another interpreter with PYTHON=...
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test models clean
+.PHONY: help quickstart test models mutation clean
 
 VENV ?= .venv
 # 3.11 first: the version the tests' torch build is most often at hand for
@@ -49,6 +50,9 @@ models: $(VENV)/.installed
 	$(BIN)/python -m perfmodel.calibrate.build_operators
 	$(BIN)/python -m perfmodel.calibrate.collective_build
 	$(BIN)/python -m perfmodel.calibrate.build_runs
+
+mutation: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/run.py --least 95
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -12,7 +12,7 @@ from fictional import US, card, close
 from perfmodel.analytic.constants import physics
 from perfmodel.kernels.anykernel import law
 from perfmodel.kernels.anykernel.facts import Binary, Code, LoopPlan
-from perfmodel.kernels.anykernel.work import Access, Dot, Segment, Work
+from perfmodel.kernels.anykernel.work import Access, Dot, Segment, Work, _even_sample
 
 ORIGIN = np.zeros(1, dtype=np.int64)  # all programs read the same tile
 
@@ -235,3 +235,8 @@ def test_a_launch() -> None:
     assert found.latency_s == pytest.approx(4 * US + (core**2 + dram**2) ** 0.5, rel=1e-6)
     assert found.seconds["issue"] == pytest.approx(10 * 1000 * 2 / 2e9, rel=1e-6) and found.seconds["DRAM"] == close(dram)
     assert found.seconds["fill and epilogue"] == pytest.approx(1000 / 2e9, rel=1e-6) and found.seconds["launch"] == close(4 * US)
+
+
+def test_a_sample_of_programs_shares_no_period_with_their_order() -> None:
+    # one of each 25, at the golden ratio's multiples: 0, 1.618, 2.236 and 3.854 times 25
+    assert _even_sample(100, 4).tolist() == [0, 40, 55, 96]

@@ -38,7 +38,7 @@ UNIT = (
     "anykernel", "explain", "floor", "one_answer",
 )  # fmt: skip
 LONGEST_S = 20.0  # a test that takes longer does not take part
-MOST_COLD = 150  # tests of a process of its own
+MOST_COLD = 300  # tests of a process of its own
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(HERE), str(TREE)]
@@ -118,7 +118,7 @@ class Session:
         cold = not names or mutant.function.endswith((".", "<module>"))
         if cold:
             same = {name for function, found in reach.items() if function.startswith(f"{mutant.file} ") for name in found}
-            names = sorted(same, key=lambda name: place_of(name, tests))
+            names = sorted(same, key=lambda name: (not name.startswith("tests/golden"), place_of(name, tests)))  # they reach most
         names = list(within(names, tests, self.options.seconds))
         found: dict[str, Any] | None = {"failed": None}
         if names and not cold:

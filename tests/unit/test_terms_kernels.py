@@ -10,6 +10,7 @@ import pytest
 from fictional import US, card, close
 
 from perfmodel.analytic.constants import physics
+from perfmodel.hw import gpu
 from perfmodel.kernels import attention, attention_decode, attention_prefill, fused_moe, gemm, tiled
 from perfmodel.kernels import facts as stored
 from perfmodel.kernels.configs import Configs
@@ -361,3 +362,20 @@ def test_a_table_of_facts_is_read_as_it_was_written(tmp_path: Path) -> None:
     keys = [stored._pack(90, 1, 1 + at, {n: row[n] for n in gemm.BINARY}) for at in (0, 1)]
     assert table.keys.tolist() == [int(k) for k in keys]
     assert {n: v.tolist() for n, v in table.values.items()} == {n: [v, v + 20] for n, v in values.items()}
+
+
+def test_everything_that_is_asked_about_is_compiled() -> None:
+    # the pointer kernel's whole grid, which every GPU runs, and the kernels of the architecture itself
+    for name in ("a100_sxm4_80gb", "h100_sxm"):
+        on = gpu(name)
+        made = {(b["variant"], *(b[n] for n in gemm.BINARY)) for b in gemm.binaries(int(on.arch.removeprefix("sm_")), "bf16")}
+        for space in (gemm.space, gemm.portable_space):
+            asked = space(on, 4096, 4096, 4096, "bf16")
+            rows = {(str(v), *(int(asked[n][i]) for n in gemm.BINARY)) for i, v in enumerate(asked.variant)}
+            assert rows and rows <= made, name
+
+
+def test_an_element_type_that_no_table_holds_has_no_compiled_facts() -> None:
+    some = gemm.portable_space(gpu("h100_sxm"), 64, 64, 64, "bf16")
+    assert stored.facts_for("gemm", gpu("h100_sxm"), "bf16", some).exact.any()
+    assert not stored.facts_for("gemm", gpu("h100_sxm"), "int8_wo", some).exact.any()

@@ -17,7 +17,7 @@ from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.goal import Goal
 from perfmodel.plan.memory import MemoryLedger, _pool, activation_bytes, layer_kv_bytes, memory_ledger, usable_bytes
 from perfmodel.plan.model import load_model
-from perfmodel.plan.operators import Book, token_operators
+from perfmodel.plan.operators import Book, token_operators, weight_dtype, widened
 from perfmodel.plan.parallel import Parallel, stage_layers
 from perfmodel.plan.result import _cost, order
 from perfmodel.plan.scheduler import default_scheduler
@@ -458,3 +458,10 @@ def test_candidates_are_simulated_until_one_holds() -> None:
     # 0.7 x 2 x 0.7 is, and misses; 0.4 holds; what comes after is not looked at
     found = confirmed_rows([0.9, 0.8, 0.75, 0.7, 0.4, 0.3], 2.0)
     assert found == [(0.9, True), (0.8, False), (0.75, False), (0.7, True), (0.4, True), (0.3, False), (0.4, True)]
+
+
+def test_weights_that_a_gpu_cannot_multiply_are_widened() -> None:
+    h100, a100, b200 = (pm.gpu(name) for name in ("h100_sxm", "a100_sxm4_80gb", "b200_sxm"))
+    assert [weight_dtype("nvfp4", on) for on in (h100, b200)] == ["int4_wo", "nvfp4"]
+    assert [weight_dtype("fp8", on) for on in (a100, h100)] == ["int8_wo", "fp8"]
+    assert widened("fp8", a100) and not widened("fp8", h100)

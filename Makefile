@@ -4,13 +4,14 @@
 # make hostile      20,000 hostile inputs to the whole public interface
 # make docs         build the book into build/site
 # make figures      render the tables and outputs of README.md and docs/ again from what is stored
+# make mutation     change the laws in 300 places, one at a time: do the tests notice?
 # make models       fit the shipped models again from data/
 # All that is needed is Python 3.11 or newer; everything goes into $(VENV). Name another interpreter with PYTHON=...
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test portability hostile docs figures models clean
+.PHONY: help quickstart test portability hostile docs figures mutation models clean
 
 VENV ?= .venv
 # 3.11 first: the version the tests' torch build is most often at hand for
@@ -72,6 +73,9 @@ models: $(VENV)/.installed
 	$(BIN)/python -m perfmodel.calibrate.build_operators
 	$(BIN)/python -m perfmodel.calibrate.collective_build
 	$(BIN)/python -m perfmodel.calibrate.build_runs
+
+mutation: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/run.py --least 95
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -4,20 +4,22 @@ Of one GPU and each kernel family: the project's own kernels, and somebody else'
 the law and its round constants were set with that one in view: calibration/physics/). Rows whose repetitions disagree, and shapes most of
 whose rows do, are left out by the rule of `perfmodel evaluate ranking` (learn.evaluate.steady_rows).
 
-tests/accuracy/ranking.json holds the reviewed figures. Write them anew, after reading the difference, with
-`python tests/accuracy/test_ranking_gate.py`.
+tests/accuracy/ranking.json holds the reviewed figures, which only tighten (tightening.py). `python tests/accuracy/test_ranking_gate.py`
+writes them anew; a worse one is refused, or taken with `--accept-worse "reason"`.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from tightening import rewrite, stored
 
 import perfmodel as pm
 from perfmodel._resources import shipped
@@ -45,6 +47,10 @@ SMALL = ("moe",)  # seven shapes and 60 configs of each: too few to hold both ti
 KS = (1, 3, 8)
 WORSE = 1.05
 SLACK = 5e-4  # of log regret: on one shape among 64 the choice is 3 % slower
+BETTER: Any = {
+    **{f"log regret@{k}": "lower" for k in KS}, "error mean": "lower", "error median": "lower", "error p90": "lower", "coverage": "nominal",
+    "points": "higher", "shapes": "higher",
+}  # fmt: skip
 Figures = dict[str, dict[str, float]]
 
 
@@ -91,7 +97,7 @@ def now(measured: dict[str, list[Sweep]], tmp_path_factory: pytest.TempPathFacto
         return {table: figures(group) for table, group in measured.items()}
 
 
-STORED: dict[str, Figures] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+STORED: dict[str, Figures] = stored(FILE)
 
 
 @pytest.mark.parametrize(
@@ -157,17 +163,15 @@ def test_both_tiers_beat_a_random_order_by_far(measured: dict[str, list[Sweep]],
         assert now[table]["calibrated"]["error mean"] < 1.1 * now[table]["spec"]["error mean"]
 
 
-def _main() -> None:
+def _main() -> int:
     os.environ["PERFMODEL_HOME"] = tempfile.mkdtemp()  # shipped models only
     new: dict[str, Figures] = {}
     for table in TABLES:
         new[table] = {}
         for tier, values in figures(sweeps(table)).items():
             new[table][tier] = {name: value if isinstance(value, int) else round(value, 5) for name, value in values.items()}
-            for name, value in new[table][tier].items():
-                print(f"{table}, {tier}: {name} {STORED.get(table, {}).get(tier, {}).get(name)} -> {value}")
-    FILE.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+    return rewrite(FILE, new, BETTER)
 
 
 if __name__ == "__main__":
-    _main()
+    sys.exit(_main())

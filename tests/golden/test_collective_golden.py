@@ -1,6 +1,6 @@
 """Reviewed predictions of collectives. After a change that is meant, read the difference and write them anew:
 
-python tests/golden/test_collective_golden.py
+python tests/golden/rewrite.py collective
 """
 
 from __future__ import annotations
@@ -55,8 +55,3 @@ def test_predictions_are_the_reviewed_ones() -> None:
     for name, row in found.items():
         assert row[3] == expected[name][3], name
         assert row[:3] == pytest.approx(expected[name][:3], rel=2e-3), name
-
-
-if __name__ == "__main__":
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in answers().items())
-    FILE.write_text("{\n" + lines + "\n}\n")

@@ -1,24 +1,19 @@
 """Reviewed predictions: any change of one shows up here. They follow the shipped models and constants, so a new fit changes them.
 
-Read what changed, then write them anew with `python tests/golden/test_golden.py`, which prints every difference, and commit
+Read what changed, then write them anew with `python tests/golden/rewrite.py predictions`, which prints every difference, and commit
 predictions.json with the change that caused it.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
+from goldens import differences, number, read
 
 import perfmodel as pm
 
 FILE = Path(__file__).with_name("predictions.json")
-RELATIVE = 1e-6
 FIELDS = ("variant", "block_m", "block_n", "block_k", "group_m", "split_k", "num_warps", "num_stages")
 CONFIGS = {
     "anyone's 128x128x64": {"block_m": 128, "block_n": 128, "block_k": 64, "group_m": 8, "num_warps": 8, "num_stages": 3},
@@ -60,54 +55,17 @@ def figures() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for gpu, sizes, dtype, config, calibration in ONE:
         p = pm.predict(pm.Gemm(*sizes, dtype), gpu, config=CONFIGS[config], calibration=calibration)
-        numbers = {"latency_us": p.latency_us, "low_us": p.low_us, "high_us": p.high_us}
-        found[key(gpu, sizes, dtype, config, calibration)] = {**numbers, "bound": p.bound, "tier": p.tier, "in_domain": p.in_domain}
+        numbers = {"latency_us": number(p.latency_us), "low_us": number(p.low_us), "high_us": number(p.high_us)}
+        found[key(gpu, sizes, dtype, config, calibration)] = {**numbers, "bound": p.bound, "tier": p.tier, "in_domain": bool(p.in_domain)}
     for gpu, sizes, dtype, calibration in BEST:
         ranking = pm.rank(pm.Gemm(*sizes, dtype), gpu, calibration=calibration)
         best = ranking.frame.iloc[0]
         fields = " ".join(str(best[name]) for name in FIELDS)
         count = {"ranked": len(ranking), "pruned": len(ranking.pruned)}
-        found[key(gpu, sizes, dtype, "best", calibration)] = {"config": fields, "latency_us": float(best["latency_us"]), **count}
+        found[key(gpu, sizes, dtype, "best", calibration)] = {"config": fields, "latency_us": number(best["latency_us"]), **count}
     return found
 
 
-@pytest.fixture(scope="module")
-def stored() -> dict[str, dict[str, Any]]:
-    read: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
-    return read
-
-
-def test_every_prediction_is_as_reviewed(stored: dict[str, dict[str, Any]]) -> None:
-    now = figures()
-    assert set(now) == set(stored), "the list of cases changed: write predictions.json anew"
-    different = differences(stored, now)
-    assert not different, "\n".join(different)
-
-
-def differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[str]:
-    lines = []
-    for name in sorted(set(before) | set(after)):
-        old, new = before.get(name, {}), after.get(name, {})
-        for field in sorted(set(old) | set(new)):
-            a, b = old.get(field), new.get(field)
-            if isinstance(a, float) and isinstance(b, float) and abs(a - b) <= RELATIVE * abs(a):
-                continue
-            if a != b:
-                lines.append(f"{name}: {field} {a} -> {b}")
-    return lines
-
-
-def _main() -> None:
-    os.environ["PERFMODEL_HOME"] = tempfile.mkdtemp()  # shipped models and hwdb only
-    for name in ("PERFMODEL_HWDB", "PERFMODEL_CALIBRATION"):
-        os.environ.pop(name, None)
-    before = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    after = figures()
-    lines = differences(before, after)
-    FILE.write_text(json.dumps(after, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print("\n".join(lines) or "no change")
-    print(f"{len(after)} predictions, {len({line.split(':')[0] for line in lines})} changed", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    _main()
+def test_every_prediction_is_as_reviewed() -> None:
+    lines = differences(read(FILE), figures())
+    assert not lines, "\n".join(lines)

@@ -28,6 +28,7 @@ def test_a_small_gemm_waits_for_memory_and_a_large_one_does_not() -> None:
 
 def test_terms_are_those_of_the_prediction() -> None:
     found = pm.predict(LARGE, "h100_sxm", stack="torch")
+    assert {row["term"] for row in found.explain().terms} == {name for name, us in found.terms.items() if us > 0}
     for row in found.explain().terms:
         assert row["alone_us"] == found.terms[row["term"]] and row["share"] == pytest.approx(row["alone_us"] / found.detail["law_us"])
 

@@ -104,6 +104,7 @@ def test_an_impossible_limit_is_never_best():
 
 def test_pareto_is_not_beaten(filled):
     front, frame = filled.pareto, filled.frame
+    assert 1 < len(front) < len(frame)
     for row in front.itertuples():
         better = (frame["tok_s_per_user"] > row.tok_s_per_user) & (frame["tok_s_per_gpu"] > row.tok_s_per_gpu)
         assert not better.any()
@@ -176,6 +177,7 @@ def test_experts_and_latent_attention():
 
 def test_commands_read_back(rated, filled):
     for found in (rated, filled):
+        assert set(found.commands()) in ({"serve"}, {"prefill", "decode"})
         for role, line in found.commands().items():
             engine = read_command(line)
             assert engine.model == "Qwen3-32B" and engine.max_model_len == 5000

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 LARGEST_BYTES = 64 * 2**20
 """Of a text that is read whole: configs, cards, prices, exports. Tables of rows may be larger, see LARGEST_TABLE_BYTES."""
 LARGEST_TABLE_BYTES = 2**30
+PLAIN_WORDS = {
+    "dict_type": "an object", "model_type": "an object", "model_attributes_type": "an object", "list_type": "a list",
+    "string_type": "text", "bool_type": "true or false", "bool_parsing": "true or false",
+    "int_type": "a whole number", "int_parsing": "a whole number", "int_from_float": "a whole number",
+    "float_type": "a number", "float_parsing": "a number", "finite_number": "a finite number",
+}  # fmt: skip
+"""What is allowed, by pydantic's type of a fault, where its own sentence speaks of Python."""
 _LONGEST_PATH = 120
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -142,7 +149,7 @@ def fault(error: ValidationError, names: Mapping[str, str] | None = None) -> str
         return f"{field} is missing{more}"
     if first["type"] == "extra_forbidden":
         return f"{field} is not known here{more}"
-    allowed = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    allowed = PLAIN_WORDS.get(first["type"]) or first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     allowed = allowed.removeprefix("Input should be ").removeprefix("a valid ")
     return f"{field} is {shown(first['input'])}: expected {plain(allowed.removeprefix('expected '), 120)}{more}"
 

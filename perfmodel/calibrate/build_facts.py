@@ -2,7 +2,7 @@
 
     python -m perfmodel.calibrate.build_facts
 
-A fit writes the same entries (calibrate/operators.card, calibrate/collective.finish). Rows whose digest is not the card's are refused.
+A fit writes the same entries (calibrate/operator_rows.card, calibrate/collective.finish). Rows whose digest is not the card's are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from perfmodel.calibrate.build_operators import load
 from perfmodel.calibrate.collective import measured as collective_rows
 from perfmodel.calibrate.collective_build import shipped_rows
 from perfmodel.calibrate.margins import path_margin
-from perfmodel.calibrate.operators import OWN_ROWS, SHARED_ROWS, Rows, card, read_rows, sample, undisturbed
+from perfmodel.calibrate.operator_rows import Rows, card, read_rows, sample
+from perfmodel.calibrate.operators import OWN_ROWS, SHARED_ROWS, undisturbed
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.card import MEASURED_KEY

@@ -16,17 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel._resources import shipped
-from perfmodel.calibrate.operators import (
-    FEWEST_JUDGES,
-    SHARES,
-    Rows,
-    fit_own,
-    fit_shared,
-    left_out_errors,
-    mean_error,
-    read_possible,
-    with_widths,
-)
+from perfmodel.calibrate.operator_rows import Rows, read_possible
+from perfmodel.calibrate.operators import FEWEST_JUDGES, SHARES, fit_own, fit_shared, left_out_errors, mean_error, with_widths
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.model import FittedModel

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from perfmodel.calibrate import floor
 from perfmodel.calibrate.build_operators import CALIBRATED, OWN_MIN_ROWS, load
-from perfmodel.calibrate.operators import OWN_ROWS, Rows, fit_tree, sample, shape_folds
+from perfmodel.calibrate.operator_rows import Rows, sample
+from perfmodel.calibrate.operators import OWN_ROWS, fit_tree, shape_folds
 from perfmodel.calibrate.table import correct
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import gpu as find_gpu

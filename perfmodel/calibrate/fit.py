@@ -19,7 +19,8 @@ from perfmodel.calibrate.collective import fit_collective
 from perfmodel.calibrate.kernel import fit_kernel, law
 from perfmodel.calibrate.kernel import read_rows as read_kernel_rows
 from perfmodel.calibrate.kernel import take as take_kernel
-from perfmodel.calibrate.operators import Rows, law_of, possible, predict_log, read_rows, shape_folds
+from perfmodel.calibrate.operator_rows import Rows, law_of, possible, read_rows
+from perfmodel.calibrate.operators import predict_log, shape_folds
 from perfmodel.calibrate.recipe import OPERATORS
 from perfmodel.calibrate.steps import Progress
 from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct, refit_of

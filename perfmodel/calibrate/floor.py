@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.calibrate.operators import Rows
+from perfmodel.calibrate.operator_rows import Rows
 from perfmodel.learn.kriging import NAMES
 from perfmodel.library.registry import MODELS
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, plain
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import TILE, Configs, family_configs
@@ -146,7 +146,7 @@ def _numbers(family: str, frame: pd.DataFrame, name: str) -> Floats:
     try:
         values: Floats = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} of kernel:{family} must be numbers: {error}") from None
+        raise InputError(f"{name} of kernel:{family} must be numbers: {plain(error, 120)}") from None
     return values
 
 

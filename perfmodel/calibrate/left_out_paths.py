@@ -28,7 +28,8 @@ import numpy.typing as npt
 from perfmodel._resources import shipped
 from perfmodel.calibrate.build_operators import load
 from perfmodel.calibrate.margins import FILE
-from perfmodel.calibrate.operators import LEARNT_LOG, Rows, fit_shared, sample
+from perfmodel.calibrate.operator_rows import Rows, sample
+from perfmodel.calibrate.operators import LEARNT_LOG, fit_shared
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.intervals import NOMINAL

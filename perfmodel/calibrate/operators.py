@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from scipy.optimize import least_squares
 from perfmodel.analytic.constants import physics
 from perfmodel.calibrate.disturbed import disturbed
 from perfmodel.calibrate.margins import path_margin
+from perfmodel.calibrate.operator_rows import Rows, card, digest, envelope, law_of, sample
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.card import DOUBT_KEY, MEASURED_KEY
@@ -28,7 +27,6 @@ from perfmodel.learn.operators import (
     correction,
     doubt,
     interval_group,
-    operator_terms,
 )
 from perfmodel.learn.transfer import (
     CARD_KEY,
@@ -40,18 +38,16 @@ from perfmodel.learn.transfer import (
     blank,
     known_pairs,
     new_kernels,
-    pair_codes,
     tensor_path,
 )
-from perfmodel.library.columns import read_frame, take
+from perfmodel.library.columns import take
 from perfmodel.library.names import STACKS
-from perfmodel.library.registry import MODELS, parts
-from perfmodel.library.work import faster_than_physics
+from perfmodel.library.registry import MODELS
 from perfmodel.predict_operators import STACKS_KEY
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 Floats = npt.NDArray[np.float64]
 SHARED_ROWS, OWN_ROWS = 16_000, 40_000  # rows a GPU: shared tree, own tree
@@ -93,105 +89,7 @@ EQUAL_GPUS = 0.5
 """How far GPUs with few rows are lifted to the weight of ones with many in the shared tree: 0 rows count alike, 1 GPUs do. With 1, a few
 hundred rows of one stack on one GPU bent the tree for all: attention decode of L40S and RTX PRO 6000, left out, 16.8 and 16.8 % against
 16.3 and 15.8."""
-MOST_NAMED = 5  # rows that a warning names
 MIN_GROUP = 40  # residuals below which a group's width is pooled with the rest
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Measured rows of one model on several GPUs: law columns, log latency in seconds, GPU and shape of each."""
-
-    what: str
-    columns: Mapping[str, Floats]
-    log_latency: Floats
-    gpu: npt.NDArray[np.str_]
-    shape: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.log_latency)
-
-    @property
-    def gpus(self) -> list[str]:
-        """Names, sorted."""
-        return sorted(set(self.gpu.tolist()))
-
-    def take(self, rows: Any) -> Rows:
-        """The rows of a mask or index."""
-        return Rows(self.what, take(self.columns, rows), self.log_latency[rows], self.gpu[rows], self.shape[rows])
-
-    def without_names(self) -> Rows:
-        """The same rows as if nobody had said which stack and kernel ran."""
-        unnamed = np.zeros(len(self))
-        return Rows(self.what, {**self.columns, "stack": unnamed, "kernel": unnamed}, self.log_latency, self.gpu, self.shape)
-
-
-def read_rows(what: str, frame: pd.DataFrame) -> Rows:
-    """Those rows of a table that `what` answers for; it has a gpu column and latencies in microseconds."""
-    return _rows(what, *_own_part(what, frame))
-
-
-def read_possible(what: str, frame: pd.DataFrame) -> Rows:
-    """As `read_rows`, without the rows that are faster than their GPU can be; a warning names them."""
-    columns, frame = _own_part(what, frame)
-    kept = possible(what, columns, frame)
-    return _rows(what, columns, frame) if kept.all() else _rows(what, take(columns, kept), frame.iloc[kept])
-
-
-def _own_part(what: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], pd.DataFrame]:
-    """Columns, and the frame, of the rows that `what` answers for."""
-    columns = read_frame(MODELS[what].kind, frame)
-    mine = next((rows for name, rows in parts(MODELS[what].kind, columns) if name == what), np.zeros(0, dtype=np.intp))
-    return take(columns, mine), frame.iloc[mine]
-
-
-def _rows(what: str, columns: dict[str, Floats], frame: pd.DataFrame) -> Rows:
-    key = np.stack([columns[name] for name in MODELS[what].shape], axis=1)
-    shape = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    log_latency = np.log(frame["latency_us"].to_numpy(dtype=np.float64) / US_PER_S)
-    return Rows(what, columns, log_latency, frame["gpu"].to_numpy(dtype=str), shape)
-
-
-def possible(what: str, columns: Mapping[str, Floats], frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows of a table of `what` no physics forbids, `columns` of the same rows; a warning in one line says how many are faster than
-    their GPU can be, and which."""
-    kept = np.ones(len(frame), dtype=bool)
-    names, latency_us = frame["gpu"].to_numpy(dtype=str), frame["latency_us"].to_numpy(dtype=np.float64)
-    for name in np.unique(names):
-        at = np.flatnonzero(names == name)
-        beaten = at[faster_than_physics(find_gpu(name), MODELS[what].kind, take(columns, at), latency_us[at])]
-        kept[beaten] = False
-        if len(beaten):
-            named = ", ".join(map(str, frame.index[beaten[:MOST_NAMED]].tolist()))
-            more = ", ..." if len(beaten) > MOST_NAMED else ""
-            warnings.warn(
-                f"{len(beaten)} of {len(at)} {what} rows are faster than {name} can be and are left out: rows {named}{more}", stacklevel=3
-            )
-    return kept
-
-
-def sample(rows: Rows, per_gpu: int, seed: int = 0) -> Rows:
-    """At most `per_gpu` rows of each GPU, the same for the same seed."""
-    rng = np.random.default_rng(seed)
-    found = [np.flatnonzero(rows.gpu == name) for name in rows.gpus]
-    return rows.take(np.concatenate([at[drawn(len(at), per_gpu, rng)] for at in found]))
-
-
-def drawn(count: int, most: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
-    """Which of `count` rows a sample of at most so many has, in order."""
-    return np.arange(count) if count <= most else np.sort(rng.choice(count, most, replace=False))
-
-
-def law_of(rows: Rows, constants: Mapping[str, float]) -> tuple[Floats, dict[str, Floats]]:
-    """(log of the law's latency, features) of every row."""
-    log_law = np.empty(len(rows))
-    features: dict[str, Floats] = {}
-    for name in rows.gpus:
-        at = np.flatnonzero(rows.gpu == name)
-        terms = operator_terms(find_gpu(name), rows.what, take(rows.columns, at), constants)
-        log_law[at] = np.log(terms.latency_s)
-        for feature, values in terms.features.items():
-            features.setdefault(feature, np.empty(len(rows)))[at] = values
-    return log_law, features
 
 
 def free_constants(what: str, start: Mapping[str, float] | None = None) -> tuple[list[str], Floats, Floats, Floats]:
@@ -430,48 +328,3 @@ def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping
 def alike(kinds: Mapping[str, str], names: Iterable[str], name: str) -> bool:
     """Whether another of `names` is of the same kind (architecture, tensor path) as `name`."""
     return any(kinds[other] == kinds[name] for other in names if other != name)
-
-
-def envelope(rows: Rows, features: Mapping[str, Floats]) -> dict[str, tuple[float, float]]:
-    """Range of the features that say whether an answer extrapolates."""
-    return {name: (float(features[name].min()), float(features[name].max())) for name in MODELS[rows.what].domain}
-
-
-def card(rows: Rows) -> dict[str, Any]:
-    """What a model rests on."""
-    found = {
-        "kind": rows.what,
-        "gpus": rows.gpus,
-        "archs": sorted({find_gpu(name).arch for name in rows.gpus}),
-        "rows": len(rows),
-        "shapes": len(np.unique(rows.shape)),
-        "dtype_codes": type_codes(rows.columns["dtype"]),
-        "data_hash": digest(rows),
-        MEASURED_KEY: measured(rows),
-    }
-    if "kv_dtype" in rows.columns:
-        found["kv_dtype_codes"] = type_codes(rows.columns["kv_dtype"])
-    return found | ({"kind_codes": sorted({int(code) for code in rows.columns["kind"]})} if "kind" in rows.columns else {})
-
-
-def type_codes(column: Floats) -> list[int]:
-    """Codes of the element types in a column; fp16 runs as bf16 does."""
-    return sorted({int(code) for code in np.unique(column)} | ({0, 1} if np.isin(column, (0, 1)).any() else set()))
-
-
-def measured(rows: Rows) -> dict[str, Any]:
-    """Card entry: how many rows of each GPU and stack there are; of one GPU also its stacks with their kernels, and element types."""
-    counts = {name: np.bincount(rows.columns["stack"][rows.gpu == name].astype(np.intp), minlength=len(STACKS)) for name in rows.gpus}
-    found: dict[str, Any] = {
-        "rows": {name: {STACKS[code]: int(count[code]) for code in np.flatnonzero(count)} for name, count in counts.items()}
-    }
-    if len(rows.gpus) == 1:
-        found["names"] = sorted({int(code) for code in pair_codes(law_of(rows, {})[1])})
-        found["dtypes"] = type_codes(rows.columns["dtype"])
-        found |= {"kv_dtypes": type_codes(rows.columns["kv_dtype"])} if "kv_dtype" in rows.columns else {}
-    return found
-
-
-def digest(rows: Rows) -> str:
-    """Short hash of the latencies."""
-    return hashlib.sha256(np.ascontiguousarray(np.round(rows.log_latency, 6)).tobytes()).hexdigest()[:12]

@@ -22,7 +22,7 @@ from perfmodel._resources import shipped
 from perfmodel.calibrate.build_operators import load
 from perfmodel.calibrate.crossfit import predictor
 from perfmodel.calibrate.kernel import fit_kernel
-from perfmodel.calibrate.operators import Rows, read_possible
+from perfmodel.calibrate.operator_rows import Rows, read_possible
 from perfmodel.calibrate.recipe import KIND, OPERATORS
 from perfmodel.calibrate.report import REGIMES
 from perfmodel.errors import InputError

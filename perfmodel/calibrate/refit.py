@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from perfmodel.calibrate.operators import CONSTANT_ROWS, MORE_ROWS, SCALE, Rows, drawn, free_constants, law_of, prior_weight
+from perfmodel.calibrate.operator_rows import Rows, drawn, law_of
+from perfmodel.calibrate.operators import CONSTANT_ROWS, MORE_ROWS, SCALE, free_constants, prior_weight
 
 Floats = npt.NDArray[np.float64]
 STEP = 1e-2  # of a log constant, for its derivative

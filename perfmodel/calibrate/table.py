@@ -10,16 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.calibrate import keep
-from perfmodel.calibrate.operators import (
-    Rows,
-    card,
-    digest,
-    envelope,
-    group_widths,
-    predict_log,
-    read_rows,
-    shape_folds,
-)
+from perfmodel.calibrate.disturbed import steady_rows
+from perfmodel.calibrate.operator_rows import Rows, card, digest, envelope, read_rows, with_prior
+from perfmodel.calibrate.operators import group_widths, predict_log, shape_folds
 from perfmodel.calibrate.refit import Refit
 from perfmodel.calibrate.steps import step
 from perfmodel.errors import InputError, shown
@@ -28,7 +21,6 @@ from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging, scope
 from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, OWN_DRAWS, boost, sliced
 from perfmodel.learn.calibration import Calibration
-from perfmodel.learn.card import MEASURED_KEY
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel, shipped_model
 from perfmodel.learn.operators import (
@@ -69,9 +61,7 @@ Way = tuple[str, int, float, float]
 """What becomes of the prior's constants, rounds that its tree gets, share of interpolation between the rows, how far stacks are apart."""
 MARGIN = 0.98  # a correction must lower the held-out error by 2 % of itself, else the prior stays
 TIE = 1.02  # scores this near say nothing: then the prior's constants stay
-SLOW, SLOW_SPREADS = 0.5, 4.5  # a row is a slow run this far above its kind, in log latency and in median absolute deviations
 SLOW_MARGIN = 0.95  # leaving them out must lower the error by that much: it does where tactics go wrong, elsewhere 0 to 3 % either way
-SLOW_MOST, SLOW_KIND = 0.3, 8  # unless that many of its kind are, or the kind has fewer rows
 FEW_SHAPES = 0.5
 """Between 0, as if rows were drawn one by one, and 1, as if a shape's rows said the same (Lee, Barber, Willett, arXiv 2306.06342, 2023).
 Evidence, 11 tables of 4 to 13 shapes: 79, 85 and 92 % of held-out rows are covered with 0, 0.5 and 1."""
@@ -314,7 +304,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
     prior = settled(prior, gpu.arch, terms.features)
     residual = rows.log_latency - predict_log(prior, rows)
     check_microseconds(rows.what, residual)
-    steady = _steady(kriging.names_of(rows.columns, terms.variant), residual)
+    steady = steady_rows(kriging.names_of(rows.columns, terms.variant), residual)
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
     folds = _folds(rows)[: FEW_FOLDS if len(rows) >= MANY_ROWS else None]
     trial = _Trial(gpu, rows, prior, near, refit or refit_of(rows, prior))
@@ -359,51 +349,16 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
     if base.where is not None:
         entry = kriging.with_rows(kriging.fit(base.where, base.before, share, apart), taught.columns, taught.log_latency)
         facts[kriging.CARD_KEY] = {**entry, kriging.SPREAD: typical, KIN: kin_digests(kin(gpu, rows.what))}
-    facts |= _with_prior(facts, prior)
+    facts |= with_prior(facts, prior)
     mine = envelope(taught, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine
     name = f"{gpu.name}:{rows.what}:table:{digest(rows)}"
     return FittedModel(name, "calibrated", base.model.constants, (-max(widths), max(widths)), tree, span, facts)
 
 
-def _with_prior(facts: Mapping[str, Any], prior: FittedModel) -> dict[str, Any]:
-    """Card entries of what rows and prior show together; of the GPU itself, what a prior shows that was measured on it too."""
-    found = {
-        key: sorted({*facts[key], *prior.card.get(key, ())}) for key in ("dtype_codes", "kv_dtype_codes", "kind_codes") if key in facts
-    }
-    before = prior.card.get(MEASURED_KEY, {})
-    if prior.tier == "spec" or not before:
-        return found
-    mine = facts[MEASURED_KEY]
-    both = {key: sorted({*codes, *before.get(key, ())}) for key, codes in mine.items() if key != "rows"}
-    rows = {
-        gpu: {name: before["rows"].get(gpu, {}).get(name, 0) + stacks.get(name, 0) for name in {**before["rows"].get(gpu, {}), **stacks}}
-        for gpu, stacks in mine["rows"].items()
-    }
-    return {**found, MEASURED_KEY: {"rows": rows, **both}}
-
-
 def _score(error: Floats) -> float:
     """Mean |predicted / measured - 1| of log errors."""
     return float(np.mean(np.abs(np.expm1(-error))))
-
-
-def _steady(names: Floats, residual: Floats) -> npt.NDArray[np.bool_]:
-    """Which rows teach: all but slow runs, which stand far above other rows of the same `names`, by the prior.
-
-    A tuner that chose a bad tactic, a busy machine or a cold clock make a run several times slower than the next of the same kernel, never
-    faster. Such rows still count where errors and widths are judged. Evidence: of the public TensorRT-LLM rows of H100 one in nine is a
-    run of 2 to 6 times what the same layer takes beside it, at random.
-    """
-    kinds = np.unique(names, axis=0, return_inverse=True)[1].reshape(-1)
-    slow = np.zeros(len(residual), dtype=bool)
-    for kind in range(int(kinds.max()) + 1):
-        at = np.flatnonzero(kinds == kind)
-        above = residual[at] - np.median(residual[at])
-        far = above > max(SLOW, SLOW_SPREADS * float(np.median(np.abs(above))))
-        if len(at) >= SLOW_KIND and far.mean() <= SLOW_MOST:
-            slow[at[far]] = True
-    return ~slow
 
 
 def _folds(rows: Rows) -> Folds:

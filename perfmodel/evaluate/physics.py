@@ -107,10 +107,11 @@ def _operators(kind: str, shapes: pd.DataFrame, spec: GpuSpec, draw: np.random.G
     frame = shapes.iloc[draw.integers(len(shapes), size=BATCH)].reset_index(drop=True).copy()
     able = [name for name, rate in zip(DTYPES, fastest_rates(spec), strict=True) if rate > 0]
     sixteen = [name for name in able if name in ("bf16", "fp16")]
+    cached = [name for name in able if name in ("bf16", "fp16", "fp8")]
     frame["dtype"] = draw.choice(able if kind in ("gemm", "moe") else sixteen, BATCH)
     frame["stack"] = draw.choice(["", *STACKS[1:]], BATCH)
     if "kv_dtype" in frame:
-        frame["kv_dtype"] = draw.choice([*sixteen, "fp8"], BATCH)
+        frame["kv_dtype"] = draw.choice(cached, BATCH)
     if "decode" in frame:
         frame["phase"] = np.where(frame["decode"] > 0, "decode", "prefill")
     if "skew" in frame:

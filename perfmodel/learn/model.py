@@ -111,8 +111,8 @@ def read_model(folder: Path) -> FittedModel:
         )
     except checks.CardError as error:
         raise InputError(f"{path_shown(path)}: {error}; fit it again or reinstall perfmodel") from None
-    except InputError:
-        raise
+    except InputError as error:
+        raise InputError(str(error) if "fit it again" in str(error) else f"{error}; fit it again or reinstall perfmodel") from None
     except (OSError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise InputError(
             f"cannot read the model card {path_shown(path)}: {type(error).__name__}: {plain(error)}; fit it again or reinstall perfmodel"

@@ -93,7 +93,7 @@ def factorized(values: Any) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.object
     cells = values if text else np.asarray(values, dtype=object)
     try:
         codes, found = pd.factorize(cells, use_na_sentinel=False)
-    except TypeError:
+    except (TypeError, ArithmeticError):  # a list; a signalling NaN, which cannot be hashed
         row = next((i for i, value in enumerate(cells) if not pd.api.types.is_hashable(value)), 0)
         raise InputError(f"row {row} has {shown(cells[row])} in column {getattr(values, 'name', None)}: expected one name") from None
     return codes, np.asarray(found, dtype=object)

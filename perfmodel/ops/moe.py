@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError, shown
+from perfmodel.errors import InputError, plain, shown
 from perfmodel.ops.check import holdable, size
 from perfmodel.ops.work import Floats, Work
 
@@ -44,7 +44,7 @@ class MoE:
         for name in ("tokens", "hidden", "inter", "num_experts", "top_k", "tp", "ep"):
             object.__setattr__(self, name, size(name, getattr(self, name)))
         object.__setattr__(self, "dtype", parse_dtype(self.dtype).name)
-        object.__setattr__(self, "distribution", str(self.distribution).strip().lower())
+        object.__setattr__(self, "distribution", plain(self.distribution).strip().lower())
         skew(self.distribution)
         if self.top_k > self.num_experts:
             raise InputError(f"top_k must be at most num_experts, got {self.top_k} of {self.num_experts}")
@@ -90,7 +90,7 @@ def moe_work(
 
 def skew(distribution: str) -> float:
     """Exponent of a routing distribution: 0 for balanced, x for power_law_x (1.0 where not said); raises InputError for others."""
-    text = str(distribution).strip().lower()
+    text = plain(distribution).strip().lower()
     if text in ("balanced", "uniform", "random", ""):
         return 0.0
     found = _POWER_LAW.fullmatch(text)

@@ -23,8 +23,8 @@ LONGEST_JUMP = 64
 """Decode steps priced at once at most: KV grows on the way, and an arrival may come meanwhile."""
 
 
-MOST_STEPS = 600_000
-"""Largest simulation that is begun: some ten seconds."""
+MOST_STEPS = 1_000_000
+"""Largest simulation that is begun: some twenty seconds."""
 
 
 class StepTime(Protocol):

@@ -10,7 +10,8 @@ import pytest
 
 from perfmodel._resources import shipped
 from perfmodel.calibrate.build_operators import load
-from perfmodel.calibrate.operators import sample, shape_folds
+from perfmodel.calibrate.operator_rows import sample
+from perfmodel.calibrate.operators import shape_folds
 from perfmodel.calibrate.proof import keys, of_other_shapes, of_part, read_run
 from perfmodel.calibrate.recipe import OPERATORS
 from perfmodel.hw import gpu, gpus

@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     os.environ["PERFMODEL_HOME"] = str(FOLDER / "home")
+    os.chdir(FOLDER)  # some of the cases write files
     for name in ("PERFMODEL_STORE", "PERFMODEL_HWDB", "PERFMODEL_CALIBRATION"):
         os.environ.pop(name, None)
     tally = tried(generators(), asked.cases, asked.seed)

@@ -13,16 +13,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import math
 import pkgutil
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+import perfmodel as pm
 from perfmodel.cli.main import run
 from perfmodel.errors import InputError, NoAnswerError
 
@@ -98,13 +101,28 @@ def _bounds(answer: Any) -> str:
     """Whether latencies are positive, finite, and inside their interval."""
     frame = getattr(answer, "frame", answer)
     if not hasattr(frame, "latency_us") or not hasattr(frame, "low_us"):
-        return ""
+        return _numbers(answer)
     low, middle, high = (np.atleast_1d(np.asarray(getattr(frame, n), dtype=float)) for n in ("low_us", "latency_us", "high_us"))
     good = (low > 0) & (low <= middle * (1 + ROUNDING)) & (middle <= high * (1 + ROUNDING)) & np.isfinite(high)
     if good.all():
         return ""
     i = int(np.flatnonzero(~good)[0])
     return f"an answer of {middle[i]:g} us in {low[i]:g} to {high[i]:g}"
+
+
+def _numbers(answer: Any) -> str:
+    """Whether the numbers of a plan, an estimate, prices or a count are finite and not negative."""
+    if isinstance(answer, pm.ServingEstimate):
+        values = [answer.ttft_ms, answer.throughput_tok_s, answer.requests_per_s, *answer.terms.values()]
+    elif isinstance(answer, pd.DataFrame):
+        values = [v for v in answer.select_dtypes("number").to_numpy(dtype=float).ravel() if not math.isnan(v)]
+    elif isinstance(answer, Mapping):
+        values = [v for v in answer.values() if isinstance(v, float)]
+    elif isinstance(answer, list):  # room for a KV cache is negative where weights do not fit
+        values = [abs(v) for v in answer if isinstance(v, float)]
+    else:
+        return ""
+    return next((f"an answer with {value:g}" for value in values if not 0 <= value < math.inf), "")
 
 
 @dataclass

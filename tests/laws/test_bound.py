@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import perfmodel as pm
 from perfmodel.analytic.bound import CLOCK_MARGIN, beats, least_seconds, link_seconds, within
-from perfmodel.calibrate.operators import read_possible
+from perfmodel.calibrate.operator_rows import read_possible
 from perfmodel.evaluate import physics
 from perfmodel.hw import gpu
 from perfmodel.library.columns import read_frame, read_operator

@@ -38,18 +38,16 @@ def neutral(law: str, **values: float) -> dict[str, float]:
 
 
 def ask(law: Callable[..., OperatorTerms], on: Any, c: dict[str, float], kind: str, /, **row: Any) -> Any:
-    """`seconds`, `features` and `latency_s` of one operator, as numbers; the law on arrays and on numbers must agree."""
-    columns = read_frame(kind, pd.DataFrame([row]))
+    """`seconds`, `features` and `latency_s` of one operator, as numbers; a row says the same alone and in a table."""
     with np.errstate(divide="ignore"):  # features are logarithms, of terms that a test may have made 0
-        table = law(on, columns, c)
-        one = law(on, {name: np.float64(values[0]) for name, values in columns.items()}, c)
-    first = {name: [float(np.broadcast_to(v, 1)[0]) for v in (table.seconds[name], one.seconds[name])] for name in table.seconds}
-    for name, (a, b) in first.items():
-        assert a == pytest.approx(b, rel=1e-9), name
-    assert float(table.latency_s[0]) == pytest.approx(float(one.latency_s), rel=1e-9)
+        table, three = (law(on, read_frame(kind, pd.DataFrame([row] * rows)), c) for rows in (1, 3))
+    first = {name: float(np.broadcast_to(v, 1)[0]) for name, v in table.seconds.items()}
+    for name, value in three.seconds.items():
+        assert np.broadcast_to(value, 3) == pytest.approx(first[name], rel=1e-9), name
+    assert three.latency_s == pytest.approx(float(table.latency_s[0]), rel=1e-9)
     return SimpleNamespace(
         latency_s=float(table.latency_s[0]), least_s=float(np.ravel(table.least_s)[0]),
-        seconds={name: pair[0] for name, pair in first.items()},
+        seconds=first,
         features={name: float(np.broadcast_to(v, 1)[0]) for name, v in table.features.items()},
     )  # fmt: skip
 

@@ -18,10 +18,10 @@ from perfmodel.hw import gpu
 from perfmodel.learn.domain import ARCH, DTYPE, KERNEL, SIZE, STACK, labels, of_gpu, shown_pairs, sizes_beyond
 from perfmodel.learn.domain import _new_names as new_names
 from perfmodel.learn.measured_rows import counted, sentence
-from perfmodel.plan.evidence import measured_on
 from perfmodel.learn.model import FittedModel, find_model
 from perfmodel.learn.operators import also_outside, operator_model, width_table
 from perfmodel.learn.transfer import TREE_NAMES, visible
+from perfmodel.plan.evidence import measured_on
 
 DECODE = pm.Attention("decode", 64, 1, 8192, 64, 8, 128)
 SQUARE = pm.Gemm(4096, 4096, 4096)

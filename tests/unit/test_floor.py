@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from perfmodel.calibrate import floor
-from perfmodel.calibrate.operators import Rows, read_rows
+from perfmodel.calibrate.operator_rows import Rows, read_rows
 from perfmodel.cli.main import run
 
 Capture = pytest.CaptureFixture[str]

@@ -156,8 +156,6 @@ def test_a_ranking_says_what_is_replayed_and_refuses_what_it_does_not_know() -> 
         pm.rank(op, "l40", replayed="expert")
     with pytest.raises(pm.InputError, match=r"replayed is 'layer': expected nothing for kernel gemm"):
         pm.rank(pm.Gemm(64, 64, 64), "l40", replayed="layer")
-    with pytest.raises(pm.InputError, match=r"replayed is 'layer': expected nothing for a kernel of your own"):
-        pm.rank(op, "l40", kernel=lambda: None, replayed="layer")
 
 
 def test_a_shortlist_is_of_different_code_before_other_orders_of_tiles() -> None:

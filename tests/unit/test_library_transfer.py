@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfmodel.calibrate.table import _steady
+from perfmodel.calibrate.disturbed import steady_rows
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.learn import kriging
@@ -199,8 +199,8 @@ def test_a_slower_kernel_of_a_stack_is_no_slow_run() -> None:
     variant = (np.arange(40) % 5 == 0) * 1.0
     residual = 0.7 * variant + np.linspace(-0.05, 0.05, 40)
     residual[7] = 1.5
-    assert np.flatnonzero(~_steady(kriging.names_of(columns, variant), residual)).tolist() == [7]
-    assert np.flatnonzero(~_steady(kriging.names_of(columns), residual)).tolist() == [0, 5, 7, *range(10, 40, 5)]
+    assert np.flatnonzero(~steady_rows(kriging.names_of(columns, variant), residual)).tolist() == [7]
+    assert np.flatnonzero(~steady_rows(kriging.names_of(columns), residual)).tolist() == [0, 5, 7, *range(10, 40, 5)]
 
 
 def test_sglang_visits_every_block_under_a_window() -> None:

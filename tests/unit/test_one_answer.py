@@ -148,10 +148,10 @@ def test_an_export_of_no_token_counts_is_refused(tokens: str, tmp_path: Path, ca
     ("field", "value", "message"),
     [
         ("torch_dtype", "int3", "torch_dtype = 'int3': expected one of bfloat16, float16"),
-        ("torch_dtype", ["bfloat16"], "torch_dtype = ['bfloat16']: expected one of"),
-        ("num_hidden_layers", [32], "num_hidden_layers = [32]: expected one whole number"),
-        ("quantization_config", [1], "quantization_config = [1]: expected an object with quant_method"),
-        ("quantization_config", "fp8", "quantization_config = 'fp8': expected an object"),
+        ("torch_dtype", ["bfloat16"], "torch_dtype is ['bfloat16']: expected text"),
+        ("num_hidden_layers", [32], "num_hidden_layers is [32]: expected a whole number"),
+        ("quantization_config", [1], "quantization_config is [1]: expected an object"),
+        ("quantization_config", "fp8", "quantization_config is 'fp8': expected an object"),
     ],
 )
 def test_a_config_that_cannot_be_is_one_line(field: str, value: object, message: str) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from perfmodel.analytic.constants import physics
-from perfmodel.calibrate.operators import Rows, fit_constants, law_of, read_rows
+from perfmodel.calibrate.operator_rows import Rows, law_of, read_rows
+from perfmodel.calibrate.operators import fit_constants
 from perfmodel.calibrate.refit import Refit
 from perfmodel.calibrate.steps import heard_by
 from perfmodel.calibrate.table import correct

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from perfmodel.calibrate.operators import possible, read_possible, read_rows
+from perfmodel.calibrate.operator_rows import possible, read_possible, read_rows
 from perfmodel.hw import gpu
 from perfmodel.learn.collective_fit import read_rows as read_collectives
 

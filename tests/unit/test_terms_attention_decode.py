@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from fictional import US, ask, card, close, neutral
 
-from perfmodel.library import attention_decode, attention_splits, attention_tiles
+from perfmodel.library import attention_decode, attention_tiles
+from perfmodel.library.stacks.trtllm import xqa
 
 HELD = 2 * 10 * 10 * 6400 * 128 * 2.0
 SMALL = 2 * 10 * 40 * 128 * 2.0
@@ -247,7 +248,7 @@ def test_the_shares_of_xqa() -> None:
 
     def shares(batch: float, kv_len: float, group: float = 4.0, fp8: float = 0.0) -> tuple[bool, float]:
         columns = {"batch": batch, "kv_heads": 10.0, "q_heads": 10.0 * group, "kv_len": kv_len}
-        packed, found = attention_splits.xqa(on, {n: zero + v for n, v in columns.items()}, zero + fp8)
+        packed, found = xqa(on, {n: zero + v for n, v in columns.items()}, zero + fp8)
         return bool(packed[0]), float(found[0])
 
     assert (

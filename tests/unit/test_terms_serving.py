@@ -14,7 +14,7 @@ from fictional import close
 
 import perfmodel as pm
 from perfmodel.plan.closed_form import closed_loop, prompt_s
-from perfmodel.plan.estimate import _count, _weighted, cache_tokens, spread_of
+from perfmodel.plan.estimate import MOST_STEPS, _count, _weighted, cache_tokens, spread_of
 from perfmodel.plan.goal import Goal
 from perfmodel.plan.handover import hand_over_s
 from perfmodel.plan.memory import memory_ledger
@@ -314,8 +314,9 @@ def test_factors_add_in_quadrature_of_logarithms() -> None:
 
 
 def test_how_many_requests_are_simulated() -> None:
-    assert [_count(None, n, None) for n in (1, 10, 100, 500, 2000)] == [64, 100, 1000, 2000, 6000]
-    assert _count(7, 10, None) == 7 and _count(None, None, None) == 2000 and _count(None, None, np.zeros(5)) == 5
+    assert [_count(None, n, None, 1.0) for n in (1, 10, 100, 500, 2000)] == [64, 100, 1000, 2000, 6000]
+    assert _count(7, 10, None, 1.0) == 7 and _count(None, None, None, 1.0) == 2000 and _count(None, None, np.zeros(5), 1.0) == 5
+    assert _count(None, None, None, MOST_STEPS / 100) == 100 and _count(None, None, None, MOST_STEPS) == 64  # long ones: fewer
 
 
 def test_the_cache_of_a_request_in_tokens() -> None:

@@ -1,12 +1,13 @@
-"""Questions to the planning part that nobody should ask: each generator yields (label, call) pairs, the same for the same seed."""
+"""Questions to the planning part that nobody should ask."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ import pandas as pd
 
 import perfmodel as pm
 from perfmodel._resources import shipped
-from perfmodel.cli.main import run
 from perfmodel.plan.flags import read_command
 from perfmodel.plan.prices import prices
 from perfmodel.plan.tensors import parameters
 
-Case = tuple[str, Callable[[], object]]
+from .cases import Case, command
+
 NAN, INF = math.nan, math.inf
 
 
@@ -135,20 +136,24 @@ def _value(field: str, rng: np.random.Generator) -> Any:
     return HOSTILE[rng.integers(len(HOSTILE))]
 
 
-def arguments(rng: np.random.Generator) -> Iterator[Case]:
+def arguments(rng: np.random.Generator) -> Case:
     """Up to three arguments of every planning call replaced."""
-    while True:
-        name = str(rng.choice(list(CALLS)))
-        call, base, fields = CALLS[name]
-        asked = dict(base)
-        for field in rng.choice(fields, size=min(int(rng.integers(1, 4)), len(fields)), replace=False):
-            asked[str(field)] = _value(str(field), rng)
-        yield f"{name}({_shown(asked, base)})", lambda call=call, asked=asked: call(**asked)
+    name = str(rng.choice(list(CALLS)))
+    call, base, fields = CALLS[name]
+    asked = dict(base)
+    for field in rng.choice(fields, size=min(int(rng.integers(1, 4)), len(fields)), replace=False):
+        asked[str(field)] = _value(str(field), rng)
+    return f"{name}({_shown(asked, base)})", lambda: call(**asked)
 
 
-def questions_of_plans(rng: np.random.Generator) -> Iterator[Case]:
+@functools.cache
+def _small_plan() -> pm.Plan:
+    return pm.plan(SMALL, ["l20"], disaggregated=False, max_engine_gpus=1, concurrency=4, **TRAFFIC)
+
+
+def questions_of_plans(rng: np.random.Generator) -> Case:
     """sensitivity and what_binds, of a plan and of what is none."""
-    plan = pm.plan(SMALL, ["l20"], disaggregated=False, max_engine_gpus=1, concurrency=4, **TRAFFIC)
+    plan = _small_plan()
     changes = (
         "+20 % traffic",
         "2x context",
@@ -161,23 +166,22 @@ def questions_of_plans(rng: np.random.Generator) -> Iterator[Case]:
         "x kv",
         "0x isl",
     )
-    while True:
-        field = str(rng.choice(CALLS["plan"][2]))
-        hostile = _value(field, rng)
-        pick = int(rng.integers(4))
-        if pick == 0:
-            yield f"what_binds({_text(hostile)})", lambda hostile=hostile: pm.what_binds(hostile)
-        elif pick == 1:
-            yield f"sensitivity(plan, {_text(hostile)})", lambda hostile=hostile: pm.sensitivity(plan, hostile)
-        elif pick == 2:
-            change = str(rng.choice(changes))
-            yield f"sensitivity(plan, [{change[:60]!r}])", lambda change=change: pm.sensitivity(plan, [change])
-        else:
-            change = {field: hostile}
-            yield f"sensitivity(plan, [{{{field}: {_text(hostile)}}}])", lambda change=change: pm.sensitivity(plan, [change])
+    field = str(rng.choice(CALLS["plan"][2]))
+    hostile = _value(field, rng)
+    pick = int(rng.integers(4))
+    if pick == 0:
+        return f"what_binds({_text(hostile)})", lambda: pm.what_binds(hostile)
+    elif pick == 1:
+        return f"sensitivity(plan, {_text(hostile)})", lambda: pm.sensitivity(plan, hostile)
+    elif pick == 2:
+        change = str(rng.choice(changes))
+        return f"sensitivity(plan, [{change[:60]!r}])", lambda: pm.sensitivity(plan, [change])
+    else:
+        change = {field: hostile}
+        return f"sensitivity(plan, [{{{field}: {_text(hostile)}}}])", lambda: pm.sensitivity(plan, [change])
 
 
-def configs(rng: np.random.Generator) -> Iterator[Case]:
+def configs(rng: np.random.Generator) -> Case:
     """Every bundled config with one or two fields replaced, read, counted, and put on a card."""
     files = sorted((shipped("data") / "models").glob("*.json"))
     extra = {
@@ -197,17 +201,16 @@ def configs(rng: np.random.Generator) -> Iterator[Case]:
         {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}},
         {"quant_method": "modelopt", "quant_algo": "NVFP4"},
     )
-    while True:
-        file = files[rng.integers(len(files))]
-        config = copy.deepcopy(json.loads(file.read_text(encoding="utf-8"))["config"])
-        if rng.random() < 0.3:
-            config["quantization_config"] = copy.deepcopy(kinds[rng.integers(len(kinds))])
-        label = []
-        for _ in range(int(rng.integers(1, 3))):
-            place, name = _field(config, extra, rng)
-            place[name] = HOSTILE[rng.integers(len(HOSTILE))]
-            label.append(f"{name}={_text(place[name])}")
-        yield f"{file.stem}: {', '.join(label)}", lambda config=config: _use(config)
+    file = files[rng.integers(len(files))]
+    config = copy.deepcopy(json.loads(file.read_text(encoding="utf-8"))["config"])
+    if rng.random() < 0.3:
+        config["quantization_config"] = copy.deepcopy(kinds[rng.integers(len(kinds))])
+    label = []
+    for _ in range(int(rng.integers(1, 3))):
+        place, name = _field(config, extra, rng)
+        place[name] = HOSTILE[rng.integers(len(HOSTILE))]
+        label.append(f"{name}={_text(place[name])}")
+    return f"{file.stem}: {', '.join(label)}", lambda: _use(config)
 
 
 def _field(config: dict[str, Any], extra: Mapping[str, Any], rng: np.random.Generator) -> tuple[dict[str, Any], str]:
@@ -225,18 +228,17 @@ def _use(config: Mapping[str, Any]) -> list[float]:
     return [float(parameters(model)), ledger.kv_bytes, ledger.weights_bytes]
 
 
-def price_files(rng: np.random.Generator) -> Iterator[Case]:
+def price_files(rng: np.random.Generator) -> Case:
     """Files and mappings of prices."""
     heads = ("[h100_sxm]", "[H100]", "[nogpu]", "[[h100_sxm]]", "h100_sxm = 2", "[h100_sxm.more]", "[", "", "\0", "[" + "a" * 5000 + "]")
     keys = ("usd_per_gpu_hour", "usd", "date", "source")
     values = ("2.5", "0", "-1", "nan", "inf", "1e400", "true", "'x'", "[]", "{}", "2026-05-01", "1e300", "'" + "x" * 3000 + "'", "")
-    while True:
-        if rng.random() < 0.5:
-            text = f"{rng.choice(heads)}\n{rng.choice(keys)} = {rng.choice(values)}\nusd_per_gpu_hour = {rng.choice(values)}\n"
-            yield f"prices.toml {text[:80]!r}", lambda text=text: _priced(text)
-        else:
-            given = {str(rng.choice(("h100_sxm", "L20", "nogpu", ""))): HOSTILE[rng.integers(len(HOSTILE))]}
-            yield f"prices({_text(given)})", lambda given=given: prices(given)
+    if rng.random() < 0.5:
+        text = f"{rng.choice(heads)}\n{rng.choice(keys)} = {rng.choice(values)}\nusd_per_gpu_hour = {rng.choice(values)}\n"
+        return f"prices.toml {text[:80]!r}", lambda: _priced(text)
+    else:
+        given = {str(rng.choice(("h100_sxm", "L20", "nogpu", ""))): HOSTILE[rng.integers(len(HOSTILE))]}
+        return f"prices({_text(given)})", lambda: prices(given)
 
 
 def _priced(text: str) -> object:
@@ -256,16 +258,15 @@ STARTS = ("vllm serve m", "vllm serve", "python -m sglang.launch_server --model-
           "sglang serve --model-path m", "ollama run m", "")  # fmt: skip
 
 
-def commands(rng: np.random.Generator) -> Iterator[Case]:
+def commands(rng: np.random.Generator) -> Case:
     """Start commands of engines."""
     values = ("1", "2", "0", "-1", "8", "0.9", "nan", "1e9", "x" * 5000, "fp8", "{}", "a=b", "", " ", "100000000000000000000")
-    while True:
-        words = [str(rng.choice(STARTS))]
-        for _ in range(int(rng.integers(0, 6))):
-            flag, value = str(rng.choice(FLAGS)), str(rng.choice(values))
-            words.append((flag, f"{flag} {value}", f"{flag}={value}", value)[rng.integers(4)])
-        text = " ".join(words)
-        yield f"read_command({text[:100]!r})", lambda text=text: read_command(text)
+    words = [str(rng.choice(STARTS))]
+    for _ in range(int(rng.integers(0, 6))):
+        flag, value = str(rng.choice(FLAGS)), str(rng.choice(values))
+        words.append((flag, f"{flag} {value}", f"{flag}={value}", value)[rng.integers(4)])
+    text = " ".join(words)
+    return f"read_command({text[:100]!r})", lambda: read_command(text)
 
 
 ENGINE_OPTIONS = ("--model", "--tp", "--pp", "--ep", "--dp", "--quantization", "--kv-cache-dtype", "--stack", "--memory-fraction")
@@ -291,25 +292,22 @@ VERBS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 }  # fmt: skip
 
 
-def command_lines(rng: np.random.Generator) -> Iterator[Case]:
+def command_lines(rng: np.random.Generator) -> Case:
     """The planning verbs of the command line, in this process."""
-    while True:
-        verb = str(rng.choice(list(VERBS)))
-        base, options = VERBS[verb]
-        words = [verb, *base]
-        for option in rng.choice(options, size=rng.integers(1, 3) if len(options) > 1 else 1, replace=False):
-            value = SHOWN_TEXT[rng.integers(len(SHOWN_TEXT))]
-            if option in base:
-                words[words.index(str(option)) + 1] = value
-            else:
-                words += [str(option), value] if option else [value]
-        words += ([], ["--json"], ["--csv"])[rng.integers(3)]
-        yield f"perfmodel {' '.join(w[:40] for w in words)!r}", lambda words=words: run(words)
+    verb = str(rng.choice(list(VERBS)))
+    base, options = VERBS[verb]
+    words = [verb, *base]
+    for option in rng.choice(options, size=rng.integers(1, 3) if len(options) > 1 else 1, replace=False):
+        value = SHOWN_TEXT[rng.integers(len(SHOWN_TEXT))]
+        if option in base:
+            words[words.index(str(option)) + 1] = value
+        else:
+            words += [str(option), value] if option else [value]
+    words += ([], ["--json"], ["--csv"])[rng.integers(3)]
+    return f"perfmodel {' '.join(w[:40] for w in words)!r}", command(*words)
 
 
-GENERATORS: tuple[Callable[[np.random.Generator], Iterator[Case]], ...] = (
-    arguments, questions_of_plans, configs, price_files, commands, command_lines,
-)  # fmt: skip
+GENERATORS = (arguments, questions_of_plans, configs, price_files, commands, command_lines)
 
 
 def _text(value: object) -> str:

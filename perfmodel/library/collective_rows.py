@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError
+from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.collective_links import Links, resolve_links
 from perfmodel.library.collective_stacks import parse_stack, version_key
@@ -97,6 +97,8 @@ def _check(name: str, values: Floats, low: int) -> None:
 
 def levels(values: Any, rows: int) -> tuple[list[Any], npt.NDArray[np.intp]]:
     """(distinct values, "" for none, and which of them each row has)."""
+    if np.ndim(values) and len(values) != rows:
+        raise InputError(f"{shown(values)}: expected one name")
     if rows == 1 or np.ndim(values) == 0:
         value = values if np.ndim(values) == 0 else values[0]
         if value is None or isinstance(value, str):

@@ -208,6 +208,6 @@ def rank(
 
 def _replay_code(kernel: str, known: Sequence[str], replayed: str) -> dict[str, int]:
     """The size that says what is replayed, none where that is nothing; raises InputError for what the kernel's law does not know."""
-    if replayed not in known:
+    if not isinstance(replayed, str) or replayed not in known:
         raise InputError(f"replayed is {shown(replayed)}: expected {' or '.join(known)} for {kernel}")
     return {} if replayed == COLD else {"replayed": known.index(replayed)}

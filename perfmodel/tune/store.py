@@ -285,7 +285,7 @@ class Store:
             yield
         except sqlite3.ProgrammingError:  # a bug of ours, not the file's fault
             raise
-        except (sqlite3.DatabaseError, json.JSONDecodeError, _Damaged) as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError, _Damaged) as error:
             raise InputError(self._unusable(str(error))) from None
 
     def _unusable(self, why: str) -> str:

@@ -148,8 +148,8 @@ class Part:
 def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.float64]], calibration: CalibrationLike) -> Iterator[Part]:
     """The parts of a table of one kind.
 
-    Of an element type that no row of the GPU is of, the spec tier answers, with the constants of the GPU's own rows: they are of the card,
-    not of a type. Evidence, H100 served in MXFP4, shipped rows of 16 and 8 bits: TTFT median 15.8 % so, 18.5 % with everyone's constants.
+    Of an element type that no row of the GPU is of, the spec tier answers; MoE with the constants of the GPU's own rows, which are of the
+    card and its routing kernels, not of a type. Evidence, H100 served in MXFP4, shipped rows of 16 and 8 bits: TTFT median 15.8 % so, 18.5 % with everyone's constants.
     """
     for what, piece in parts(kind, columns):
         model = operator_model(gpu, what, calibration)
@@ -158,7 +158,9 @@ def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.flo
             yield from _parts_of(what, columns, piece, model)
         else:
             rows = np.arange(len(unseen))[piece]
-            spec = dataclasses.replace(operator_model(gpu, what, None), constants=model.constants)
+            spec = operator_model(gpu, what, None)
+            if kind == "moe":
+                spec = dataclasses.replace(spec, constants=model.constants)
             for each, found in ((rows[~unseen[rows]], model), (rows[unseen[rows]], spec)):
                 if len(each):
                     yield from _parts_of(what, columns, each, found)

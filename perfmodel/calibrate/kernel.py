@@ -145,7 +145,7 @@ def check_launchable(gpu: GpuSpec, configs: Configs, labels: npt.NDArray[np.int6
 def _numbers(family: str, frame: pd.DataFrame, name: str) -> Floats:
     try:
         values: Floats = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} of kernel:{family} must be numbers: {plain(error, 120)}") from None
     return values
 

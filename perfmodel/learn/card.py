@@ -11,6 +11,7 @@ TIERS = ("spec", "calibrated")
 LARGEST = 1e300
 DOUBT_KEY = "doubt"  # of a model whose widths are those of GPUs left out: the log correction that `doubt` in learn/operators takes
 LEAST_DOUBT = 0.01  # below it any correction by a tree would make an answer worthless
+LARGEST_CONSTANT = 1e18  # of a law or a rate: the largest of a real card are some 1e16 flop/s
 WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
 DTYPE_CODES, KIND_CODES, PAIR_CODES = 16, 64, 4096  # codes that the tables of learn/domain and learn/transfer hold
 MEASURED_KEY = "measured"  # what the rows that a model was fitted to show: {"rows": {gpu: {stack: rows}}, "names", "dtypes" ...: codes}
@@ -35,7 +36,8 @@ def number(field: str, value: object, low: float = -LARGEST, high: float = LARGE
 
 def constants(value: object) -> dict[str, float]:
     """Constants of a law: positive numbers."""
-    return {str(name): number(f"constants.{name}", v, positive=True) for name, v in _mapping("constants", value).items()}
+    given = _mapping("constants", value)
+    return {str(name): number(f"constants.{name}", v, 0.0, LARGEST_CONSTANT, positive=True) for name, v in given.items()}
 
 
 def pair(field: str, value: object, widest: float = LARGEST) -> tuple[float, float]:
@@ -92,6 +94,8 @@ def check_facts(card: Mapping[str, Any]) -> None:
         for width in widths:
             number(f"half_widths.{group}", width, 0.0, WIDEST_LOG)
     _codes("tree_names", card.get("tree_names", []), PAIR_CODES)
+    for group, share in _mapping("tree_shares", card.get("tree_shares", {})).items():
+        number(f"tree_shares.{group}", share, 0.0, 1.0)
     if "path_margin" in card:
         number("path_margin", card["path_margin"], 1.0, WIDEST_LOG)
     if DOUBT_KEY in card:

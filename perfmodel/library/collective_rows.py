@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
-from perfmodel.errors import InputError, shown
+from perfmodel.errors import InputError, plain, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.collective_links import Links, resolve_links
 from perfmodel.library.collective_stacks import parse_stack, version_key
@@ -74,7 +74,7 @@ class Question:
         dtypes, code = levels(columns.get("dtype", "bf16"), self.rows)
         self.one_byte = np.array([parse_dtype(x or "bf16").a_bytes < 2 for x in dtypes], dtype=bool)[code]
         topologies, code = levels(columns.get("topology", "auto"), self.rows)
-        self.links: Links = resolve_links(gpu, [str(t) or "auto" for t in topologies], code, self.n, self.m, constants)
+        self.links: Links = resolve_links(gpu, [plain(t) or "auto" for t in topologies], code, self.n, self.m, constants)
         stacks, self.stack_code = levels("nccl" if stack is None else stack, self.rows)
         self.stacks = [parse_stack(x) for x in stacks]
         self.eager = np.array([e for _, e, _ in self.stacks], dtype=bool)[self.stack_code]

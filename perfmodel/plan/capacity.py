@@ -97,7 +97,8 @@ def max_concurrency(
 
 
 def _whole_numbers(name: str, values: Any, high: int) -> list[int]:
-    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str | bytes) or not 0 < len(values) <= MOST_LISTED:
+    listed = (isinstance(values, Sequence) and not isinstance(values, str | bytes)) or (isinstance(values, np.ndarray) and values.ndim == 1)
+    if not listed or not 0 < len(values) <= MOST_LISTED:
         raise InputError(f"{name} is {shown(values)}: expected a list of 1 to {MOST_LISTED} whole numbers")
     return [size(f"{name}: an entry", value, high=high) for value in values]
 

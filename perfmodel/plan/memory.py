@@ -141,7 +141,7 @@ def known_stack(stack: object) -> str:
 def kv_type(kv_cache_dtype: str | None, model: ModelSpec) -> str:
     """Type of the KV cache: the model's activations unless said; "auto" is the same as not saying."""
     asked = kv_cache_dtype.strip().lower() if isinstance(kv_cache_dtype, str) else kv_cache_dtype
-    if asked is None or asked == "auto":
+    if asked is None or (isinstance(asked, str) and asked == "auto"):
         return model.activation_dtype if model.activation_dtype in ("bf16", "fp16") else "bf16"
     try:
         name = {"fp8_e5m2": "fp8"}.get(asked) or parse_dtype(asked).name if isinstance(asked, str) else ""

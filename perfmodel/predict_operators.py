@@ -149,7 +149,8 @@ def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.flo
     """The parts of a table of one kind.
 
     Of an element type that no row of the GPU is of, the spec tier answers; MoE with the constants of the GPU's own rows, which are of the
-    card and its routing kernels, not of a type. Evidence, H100 served in MXFP4, shipped rows of 16 and 8 bits: TTFT median 15.8 % so, 18.5 % with everyone's constants.
+    card and its routing kernels, not of a type. Evidence, H100 served in MXFP4, shipped rows of 16 and 8 bits: TTFT median 15.8 % so,
+    18.5 % with everyone's constants.
     """
     for what, piece in parts(kind, columns):
         model = operator_model(gpu, what, calibration)

@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ import pytest
 
 PATIENCE, SECONDS_MORE = 5.0, 2.0
 Found = dict[str, Any]
+_FORKING = threading.Lock()
 
 
 class Reports:
@@ -40,8 +42,11 @@ class Reports:
 
 def in_child(work: Callable[[], Found]) -> Found | None:
     """What `work` returns in a forked child; None when a signal ended it or it raised."""
-    read, write = os.pipe()
-    child = os.fork()
+    with _FORKING:  # no other child is to hold this pipe open
+        read, write = os.pipe()
+        child = os.fork()
+        if child:
+            os.close(write)
     if child == 0:
         os.close(read)
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -54,7 +59,6 @@ def in_child(work: Callable[[], Found]) -> Found | None:
             code = 0
         finally:
             os._exit(code)
-    os.close(write)
     with os.fdopen(read) as pipe:
         text = pipe.read()
     _, status = os.waitpid(child, 0)

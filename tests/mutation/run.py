@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,10 @@ class Session:
         if wrong := self._fails_unchanged(items, tests):
             raise pytest.UsageError(f"{wrong} fails without any change: mutants that it kills would say nothing")
         start = time.monotonic()
-        for count, mutant in enumerate(self.chosen, start=1):
-            self.results.append(self._try(mutant, items, tests, reach))
-            progress(f"{count} of {len(self.chosen)}", start, self.results[-1])
+        with ThreadPoolExecutor(self.options.jobs) as pool:  # each thread waits for a process
+            for count, found in enumerate(pool.map(lambda mutant: self._try(mutant, items, tests, reach), self.chosen), start=1):
+                self.results.append(found)
+                progress(f"{count} of {len(self.chosen)}", start, found)
         return True
 
     def _map(self, items: dict[str, pytest.Item]) -> Map:
@@ -89,11 +91,9 @@ class Session:
             if known.get(file, {}).get("digest") == digest and set(known[file]["tests"]) == {m.nodeid for m in members}:
                 continue
             print(f"noting what {file} calls", file=sys.stderr, flush=True)
-            nothing = {"passed": False, "seconds": 0.0, "functions": []}
-            known[file] = {
-                "digest": digest,
-                "tests": {m.nodeid: in_child(lambda m=m: self._observed(m)) or nothing for m in members},
-            }
+            with ThreadPoolExecutor(self.options.jobs) as pool:
+                found = pool.map(self._noted, members)
+                known[file] = {"digest": digest, "tests": dict(zip((m.nodeid for m in members), found, strict=True))}
             MAP.write_text(json.dumps(known), encoding="utf-8")
         return {file: entry for file, entry in known.items() if file in by_file}
 
@@ -108,6 +108,9 @@ class Session:
     def _unchanged(self, items: Sequence[pytest.Item], tests: Map) -> dict[str, Any]:
         forget(self.caches)
         return run_items(items, self.reports, lambda name: float(tests[name]["seconds"]))
+
+    def _noted(self, item: pytest.Item) -> dict[str, Any]:
+        return in_child(lambda: self._observed(item)) or {"passed": False, "seconds": 0.0, "functions": []}
 
     def _observed(self, item: pytest.Item) -> dict[str, Any]:
         forget(self.caches)
@@ -247,6 +250,7 @@ def main() -> int:
     parser.add_argument("--least", type=float, default=0.0, metavar="PERCENT", help="exit with 1 when fewer are killed")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--again", type=Path, metavar="FILE", help="only the survivors of an earlier --json")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="mutants at a time: one a core")
     parser.add_argument("--fresh", action="store_true", help="note anew what every test calls")
     parser.add_argument("--list", action="store_true", help="print the mutants and try none")
     options = parser.parse_args()

@@ -26,7 +26,7 @@ _HOME = {
     "Collective": "perfmodel.ops",
     "predict": "perfmodel.predict",
     "predict_table": "perfmodel.predict",
-    "Prediction": "perfmodel.prediction",
+    "Prediction": "perfmodel.predict.prediction",
     "rank": "perfmodel.tune",
     "Ranking": "perfmodel.tune",
     "tune": "perfmodel.tune",
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from perfmodel.plan.result import Plan
     from perfmodel.plan.search import plan
     from perfmodel.predict import predict, predict_table
-    from perfmodel.prediction import Prediction
+    from perfmodel.predict.prediction import Prediction
     from perfmodel.tune.profile import tune
     from perfmodel.tune.rank import Ranking, rank
     from perfmodel.tune.triton_hook import prune

@@ -19,7 +19,7 @@ from evaluations import ROOT
 from perfmodel._resources import shipped
 from perfmodel.ops import Gemm
 from perfmodel.predict import predict
-from perfmodel.prediction import Prediction
+from perfmodel.predict.prediction import Prediction
 
 PATH = ROOT / "docs" / "assets" / "prediction.svg"
 GPU, NAME, STACK, N, K = "h100_sxm", "H100", "vllm", 5120, 5120

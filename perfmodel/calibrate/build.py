@@ -11,7 +11,7 @@ from perfmodel._resources import shipped
 from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
-from perfmodel.learn.calibration import PRIOR_INTERVAL
+from perfmodel.learn.calibration import PRIOR_CONFIG_INTERVAL
 from perfmodel.learn.model import FittedModel
 
 CODES = 4
@@ -53,7 +53,7 @@ def kernel_models(data: Path) -> dict[str, FittedModel]:
 
 
 def _no_narrower(interval: tuple[float, float]) -> tuple[float, float]:
-    return min(interval[0], PRIOR_INTERVAL[0]), max(interval[1], PRIOR_INTERVAL[1])
+    return min(interval[0], PRIOR_CONFIG_INTERVAL[0]), max(interval[1], PRIOR_CONFIG_INTERVAL[1])
 
 
 def _only(values: Iterable[object]) -> str:

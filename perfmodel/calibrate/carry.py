@@ -9,7 +9,6 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.model import find_model
-from perfmodel.learn.operators import operator_model
 from perfmodel.learn.transfer import tensor_path
 from perfmodel.library.registry import MODELS
 
@@ -61,7 +60,7 @@ def _models(source: GpuSpec, target: GpuSpec) -> list[dict[str, Any]]:
     rows = []
     for what in MODELS:
         own = find_model(source.name, what)
-        shared = operator_model(target, what, None)
+        shared = resolve(target, what, None)
         if own is None and source.name not in shared.card.get("gpus", ()):
             continue
         seen = source.name in shared.card.get("gpus", ())

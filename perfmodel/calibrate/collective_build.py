@@ -14,12 +14,12 @@ from perfmodel._resources import shipped
 from perfmodel.calibrate.collective import fit_collective, fit_universal
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.calibration import resolve
 from perfmodel.learn.collective_fit import read_rows
 from perfmodel.learn.evaluate_collective import STREAMING_BYTES, WAITING, evaluate
 from perfmodel.learn.model import FittedModel
 from perfmodel.library.collective import LAW
 from perfmodel.measure.rows import read
-from perfmodel.predict_collective import collective_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,7 +160,7 @@ def evaluate_shipped(left_out: str = "sizes", gpu: str | None = None) -> pd.Data
     other = other[(other["nodes"] == 1) & (~other["source"].isin(WAITING) | (other["message_bytes"] >= STREAMING_BYTES))]
     more = {str(name): read_rows(find_gpu(str(name)), rows) for name, rows in other.groupby("gpu") if name in tables}
     asked = [find_gpu(gpu).name] if gpu is not None else list(tables)
-    spec = {name: collective_model(find_gpu(name), None).constants for name in asked}
+    spec = {name: resolve(find_gpu(name), "collective", None).constants for name in asked}
     rest = {name: tables[name] for name in MEASURED}
     return evaluate({name: tables[name] for name in asked}, mode, more, rest=rest, spec=spec).rename(columns={"stack": "source"})
 

@@ -17,7 +17,7 @@ from perfmodel.learn.calibration import spec_model
 from perfmodel.learn.evaluate import Predictor, Sweep
 from perfmodel.learn.intervals import group_folds
 from perfmodel.learn.model import FittedModel
-from perfmodel.predict import predict_configs
+from perfmodel.predict.configs import predict_configs
 
 if TYPE_CHECKING:
     import pandas as pd

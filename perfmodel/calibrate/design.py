@@ -18,7 +18,7 @@ from perfmodel.kernels import FAMILIES, kernel_family
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.calibration import spec_model
-from perfmodel.predict import predict_configs
+from perfmodel.predict.configs import predict_configs
 
 PLAUSIBLE = 2.5  # times the predicted best: beyond it a config is never chosen, and its error does not matter
 

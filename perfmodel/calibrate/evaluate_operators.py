@@ -21,7 +21,8 @@ from perfmodel.calibrate.operators import OWN_ROWS, fit_tree, shape_folds
 from perfmodel.calibrate.table import correct
 from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.learn.operators import operator_model, predict_columns
+from perfmodel.learn.calibration import resolve
+from perfmodel.learn.operators import predict_columns
 from perfmodel.library import names
 from perfmodel.library.columns import take
 from perfmodel.library.registry import MODELS
@@ -98,10 +99,10 @@ def _model_and_rows(name: str, own: Rows, mode: str, rows_given: int) -> tuple[F
     """The model to judge and rows that it has not seen."""
     spec = find_gpu(name)
     if mode == "shapes":
-        shipped, (train, held) = operator_model(spec, own.what, "auto"), shape_folds(own, 5)[0]
+        shipped, (train, held) = resolve(spec, own.what, "auto"), shape_folds(own, 5)[0]
         fitted = fit_tree(sample(own.take(train), OWN_ROWS))
         return dataclasses.replace(fitted, card={**fitted.card, "half_widths": shipped.card["half_widths"]}), own.take(held)
-    model = operator_model(spec, own.what, None)
+    model = resolve(spec, own.what, None)
     if mode in (TABLE, STACK_TABLE):
         train, held = shape_folds(own, 2)[0]
         return correct(spec, sample(own.take(train), rows_given), model), own.take(held)

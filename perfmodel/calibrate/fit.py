@@ -29,12 +29,11 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import operator_model, predict_columns
+from perfmodel.learn.operators import predict_columns
 from perfmodel.learn.transfer import CARD_KEY, pair_codes, tensor_path
 from perfmodel.library.names import STACKS
 from perfmodel.measure.session import KERNEL
-from perfmodel.predict_collective import collective_model
-from perfmodel.predict_operators import OTHER_STACKS_KEY, STACKS_KEY
+from perfmodel.predict.libraries import OTHER_STACKS_KEY, STACKS_KEY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +138,7 @@ def _operator(
     table = read_rows(what, frame.assign(gpu=gpu.name))
     if not (kept := possible(what, table.columns, frame.assign(gpu=gpu.name))).all():
         table, frame, failed = table.take(kept), frame[kept], failed + int((~kept).sum())
-    prior = operator_model(gpu, what, None)
+    prior = resolve(gpu, what, None)
     folds = [(train, held) for train, held in shape_folds(table, FOLDS) if held.any() and train.sum() >= MIN_ROWS]
     judged = [
         (held, work.submit(f"{what}, shapes held out, {i} of {len(folds)}", _held_out, gpu, table.take(train), table.take(held), prior))
@@ -229,7 +228,7 @@ def _kernel_points(gpu: GpuSpec, family: str, frame: pd.DataFrame, model: Fitted
 def _collective(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
     frame = _frame(rows)
     try:
-        model = fit_collective(gpu, frame, priors=[collective_model(gpu, None).constants], provenance=provenance)
+        model = fit_collective(gpu, frame, priors=[resolve(gpu, "collective", None).constants], provenance=provenance)
     except InputError as error:
         return Outcome(COLLECTIVE, len(frame), 0, len(rows) - len(frame), None, None, False, f"refused: {error}"), None
     before, after = float(model.card["prior_error"]), float(model.card["held_out_error"]["mean"])

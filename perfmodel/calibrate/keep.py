@@ -18,7 +18,7 @@ from perfmodel.learn.calibration import KEPT_KEY, Calibration
 from perfmodel.learn.model import FittedModel
 from perfmodel.library.names import STACKS
 from perfmodel.library.registry import MODELS
-from perfmodel.predict_operators import OTHER_STACKS_KEY, STACKS_KEY, predict_frame
+from perfmodel.predict.libraries import OTHER_STACKS_KEY, STACKS_KEY, predict_frame
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,7 @@ from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import TILE, Configs, family_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values, physics
-from perfmodel.learn.calibration import PRIOR_INTERVAL
+from perfmodel.learn.calibration import PRIOR_CONFIG_INTERVAL
 from perfmodel.learn.evaluate import rows_that_ran, with_size_columns
 from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
@@ -248,7 +248,7 @@ def fit_kernel(
     tree = _tree(terms, rows, seed) if best == "constants and tree" else None
     near = rows.weight >= 1.0 / 3.0  # within twice the best
     enough = near.sum() >= MIN_ROWS
-    interval, law_interval = (conformal_bounds(errors[k][near]) if enough else PRIOR_INTERVAL for k in (best, "constants"))
+    interval, law_interval = (conformal_bounds(errors[k][near]) if enough else PRIOR_CONFIG_INTERVAL for k in (best, "constants"))
     digest = hashlib.sha256(np.ascontiguousarray(np.round(rows.log_latency, 9)).tobytes()).hexdigest()[:16]
     envelope = {name: (float(np.min(v)), float(np.max(v))) for name, v in terms.features.items()}
     card = {

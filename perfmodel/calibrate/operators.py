@@ -16,12 +16,12 @@ from perfmodel.calibrate.margins import path_margin
 from perfmodel.calibrate.operator_rows import Rows, card, digest, envelope, law_of, sample
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
+from perfmodel.learn.calibration import PRIOR_WIDTH
 from perfmodel.learn.card import DOUBT_KEY, MEASURED_KEY
 from perfmodel.learn.domain import WIDER, outside
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import (
-    PRIOR_WIDTH,
     REGIMES_US,
     beyond_rates,
     correction,
@@ -43,7 +43,7 @@ from perfmodel.learn.transfer import (
 from perfmodel.library.columns import take
 from perfmodel.library.names import STACKS
 from perfmodel.library.registry import MODELS
-from perfmodel.predict_operators import STACKS_KEY
+from perfmodel.predict.libraries import STACKS_KEY
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:

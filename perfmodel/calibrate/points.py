@@ -21,7 +21,7 @@ from perfmodel.calibrate.recipe import KERNELS, KIND, draw
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.operators import half_widths, operator_model, operator_terms, predict_columns
+from perfmodel.learn.operators import half_widths, operator_terms, predict_columns
 from perfmodel.library.columns import read_frame, take
 from perfmodel.library.terms import OperatorTerms
 from perfmodel.measure.operators import cost_s
@@ -64,7 +64,7 @@ def candidates(part: str, space: dict[str, Any], gpu: GpuSpec, seed: int) -> Can
         frame = _not_held_out(frame, gpu)
     what = "gemm" if part in KERNELS else part
     columns = read_frame(KIND[part], frame)
-    model = operator_model(gpu, what, None)
+    model = resolve(gpu, what, None)
     latency = predict_columns(gpu, what, columns, model).latency_us
     keep = np.flatnonzero(latency <= space["longest_us"])
     frame, latency, columns = frame.iloc[keep].reset_index(drop=True), np.maximum(latency[keep], LEAST_US), take(columns, keep)

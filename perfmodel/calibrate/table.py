@@ -20,20 +20,10 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import TILE, canonical_field
 from perfmodel.learn import kriging, scope
 from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, OWN_DRAWS, boost, sliced
-from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel, shipped_model
-from perfmodel.learn.operators import (
-    KIN,
-    interval_group,
-    kin,
-    kin_digests,
-    operator_model,
-    operator_terms,
-    place,
-    universal_model,
-    width_table,
-)
+from perfmodel.learn.operators import KIN, interval_group, kin, kin_digests, operator_terms, place, universal_model, width_table
 from perfmodel.learn.plausible import check_microseconds, check_repeats, latencies_us, usable
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, TREE_NAMES, settled, visible
@@ -127,7 +117,7 @@ def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Cali
 def _fit_part(what: str, gpu: GpuSpec, frame: pd.DataFrame, prior: str | Calibration | None) -> FittedModel:
     """The corrected model of one part, or what answers today where that is better."""
     rows = read_rows(what, frame.assign(gpu=gpu.name))
-    current = operator_model(gpu, what, prior)
+    current = resolve(gpu, what, prior)
     law = np.log(operator_terms(gpu, what, rows.columns, current.constants).latency_s)
     model = predict_log(scope.unscoped(current), rows)
     fast = faster_than_physics(gpu, MODELS[what].kind, rows.columns, frame["latency_us"].to_numpy(dtype=np.float64))

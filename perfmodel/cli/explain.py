@@ -6,7 +6,7 @@ import sys
 
 from perfmodel.cli import options, output
 from perfmodel.cli.predict import commands
-from perfmodel.prediction import Prediction
+from perfmodel.predict.prediction import Prediction
 
 
 def explain(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:

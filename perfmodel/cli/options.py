@@ -14,7 +14,7 @@ from perfmodel.errors import InputError, plain
 from perfmodel.ops import Gemm
 
 if TYPE_CHECKING:
-    from perfmodel.predict import Operator
+    from perfmodel.ops.operator import Operator
 
 # Sizes are text here: the library's own check names the field, the value and what is allowed, in one line.
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU to ask about: any name `perfmodel gpus` lists, an alias, or the driver's.")]
@@ -51,7 +51,7 @@ KERNEL_OPERATORS = {
 
 def title(op: Operator, kernel: str) -> str:
     """The problem in one line, as its kernel sees it."""
-    from perfmodel.predict import op_sizes
+    from perfmodel.predict.configs import op_sizes
 
     return " ".join([kernel, *(f"{name}={value}" for name, value in op_sizes(op, kernel).items()), op.dtype])
 

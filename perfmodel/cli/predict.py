@@ -12,9 +12,9 @@ from perfmodel.boundary import parse_json
 from perfmodel.cli import collectives, options, output
 from perfmodel.cli.operators import add_operator
 from perfmodel.errors import InputError, NoAnswerError, shown
-from perfmodel.predict import Operator
+from perfmodel.ops.operator import Operator
 from perfmodel.predict import predict as predict_op
-from perfmodel.prediction import Prediction
+from perfmodel.predict.prediction import Prediction
 
 Show = Callable[..., None]  # prints a Prediction: show(found, title, json_=, csv_=)
 Config = Annotated[

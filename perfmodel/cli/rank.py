@@ -10,8 +10,9 @@ from perfmodel.cli import options, output, rank_file
 from perfmodel.cli.operators import add_operator
 from perfmodel.kernels import config_columns
 from perfmodel.learn.model import find_model
-from perfmodel.predict import Operator, op_sizes
-from perfmodel.predict_kernels import shows
+from perfmodel.ops.operator import Operator
+from perfmodel.predict.configs import op_sizes
+from perfmodel.predict.kernel_domain import shows
 from perfmodel.tune.rank import COLD, Ranking
 from perfmodel.tune.rank import rank as rank_configs
 

@@ -10,7 +10,7 @@ from perfmodel.cli import options, output
 from perfmodel.cli.operators import add_operator
 from perfmodel.cli.progress import Progress
 from perfmodel.kernels import family_for
-from perfmodel.predict import Operator
+from perfmodel.ops.operator import Operator
 from perfmodel.tune.profile import TuneResult
 from perfmodel.tune.profile import tune as tune_op
 

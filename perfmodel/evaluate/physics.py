@@ -22,7 +22,8 @@ from perfmodel.library.names import DTYPES, KERNELS, STACKS, fastest_rates
 from perfmodel.library.registry import KINDS, MODELS
 from perfmodel.library.work import least_s
 from perfmodel.ops.memory import TRAFFIC
-from perfmodel.predict import config_least_s, predict, predict_table
+from perfmodel.predict import predict, predict_table
+from perfmodel.predict.configs import config_least_s
 from perfmodel.tune.rank import rank
 from perfmodel.units import US_PER_S
 

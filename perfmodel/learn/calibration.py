@@ -14,10 +14,8 @@ from perfmodel.errors import InputError, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.model import FittedModel, find_model, read_model
 
-PRIOR_INTERVAL = (-math.log(1.25), math.log(1.25))
-"""log(measured / predicted) where no residual of another GPU is at hand: a stated guess of 25 % either way, not a measurement."""
-
-
+PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual of any GPU is at hand: a stated guess
+PRIOR_CONFIG_INTERVAL = (-math.log(1.25), math.log(1.25))  # the same of a Triton config, 25 % either way
 KEPT_KEY = "kept"
 """Card entry of a model that a user's rows were compared with: which was kept ("shipped", "stored" or "corrected"), errors, and why."""
 
@@ -73,29 +71,41 @@ def load_calibration(path: str | Path) -> Calibration:
     return Calibration(gpus.pop() if len(gpus) == 1 else root.name, models)
 
 
-def spec_model(gpu: GpuSpec, what: str) -> FittedModel:
-    """The model for a GPU as if it had never been measured: one trained on other GPUs of its architecture, else bare physics."""
-    for name in (f"{what}_{gpu.arch}", what):
-        model = find_model("universal", name)
-        if model is not None and gpu.name not in model.card.get("gpus", ()):
-            return model
-    return FittedModel(model_id=f"physics:{what}", tier="spec", constants={}, interval=PRIOR_INTERVAL)
+CalibrationLike = str | Path | Calibration | None
+"""What `calibration=` takes: "auto", None, a Calibration, or the path of one."""
 
 
-def resolve(gpu: GpuSpec, what: str, calibration: str | Path | Calibration | None) -> FittedModel:
-    """The model that answers for `gpu`.
+def spec_model(gpu: GpuSpec, model_key: str) -> FittedModel:
+    """The model for a GPU as if it had never been measured.
+
+    The universal model fitted without it where it is one of the measured ones, else the one of its architecture where that is better, else
+    the one of all GPUs, else bare physics.
+    """
+    names = (f"{model_key}_without_{gpu.name}", f"{model_key}_{gpu.arch}", model_key)
+    for place, name in enumerate(names):
+        found = find_model("universal", *names) if place == 0 else find_model("universal", name)
+        if found is None or gpu.name not in found.card.get("gpus", ()):
+            break
+    else:
+        found = None
+    guess = PRIOR_CONFIG_INTERVAL if model_key.startswith("kernel_") else (-PRIOR_WIDTH, PRIOR_WIDTH)
+    return found or FittedModel(f"physics:{model_key}", "spec", {}, guess)
+
+
+def resolve(gpu: GpuSpec, model_key: str, calibration: CalibrationLike) -> FittedModel:
+    """The model of `model_key` ("gemm", "attention_prefill", "kernel_gemm", "collective" ...) that answers for a GPU.
 
     calibration "auto": the user's own, else the shipped one of that GPU, else the spec tier; None: the spec tier;
     a Calibration or the path of one: that one, and the spec tier for what it does not cover.
     """
     if calibration is None:
-        return spec_model(gpu, what)
+        return spec_model(gpu, model_key)
     if isinstance(calibration, str) and calibration == "auto":
-        return find_model(gpu.name, what) or spec_model(gpu, what)
+        return find_model(gpu.name, model_key) or spec_model(gpu, model_key)
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
         raise InputError(
             f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
         )
-    return calibration.models.get(what) or spec_model(gpu, what)
+    return calibration.models.get(model_key) or spec_model(gpu, model_key)

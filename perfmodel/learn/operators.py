@@ -7,7 +7,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,11 +14,9 @@ import numpy.typing as npt
 
 from perfmodel.analytic.bound import within
 from perfmodel.analytic.constants import constant_values
-from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging, scope
 from perfmodel.learn.boost import sliced
-from perfmodel.learn.calibration import Calibration, load_calibration
 from perfmodel.learn.card import DOUBT_KEY
 from perfmodel.learn.domain import CODES, WIDER, outside
 from perfmodel.learn.intervals import OUTSIDE
@@ -32,7 +29,6 @@ from perfmodel.library.work import least_s
 from perfmodel.units import US_PER_S
 
 REGIMES_US = (10.0, 100.0)
-PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual is at hand: a stated guess
 KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_digests` has them
 
 
@@ -50,32 +46,6 @@ class OperatorPredictions:
     model: FittedModel
     outside: npt.NDArray[np.intp]
     least_us: Floats  # what no program beats: low_us is no less
-
-
-def operator_model(gpu: GpuSpec, what: str, calibration: str | Path | Calibration | None) -> FittedModel:
-    """The model of `what` ("gemm", "attention_prefill" ...) that answers for a GPU.
-
-    calibration None: the spec tier, a universal model that never saw this GPU; "auto": the user's or the shipped calibration of this
-    GPU, else the spec tier; a Calibration or the path of one: that one, else the spec tier.
-    """
-    if calibration is None:
-        return _spec_model(gpu, what)
-    if isinstance(calibration, str) and calibration == "auto":
-        return find_model(gpu.name, what) or _spec_model(gpu, what)
-    if not isinstance(calibration, Calibration):
-        calibration = load_calibration(calibration)
-    if calibration.gpu and calibration.gpu != gpu.name:
-        raise InputError(
-            f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
-        )
-    return calibration.models.get(what) or _spec_model(gpu, what)
-
-
-def _spec_model(gpu: GpuSpec, what: str) -> FittedModel:
-    """The universal model fitted without this GPU where it is one of the measured ones, else the one of its architecture's GPUs where
-    that is better, else the one of all GPUs, else bare physics."""
-    found = find_model("universal", f"{what}_without_{gpu.name}", f"{what}_{gpu.arch}", what)
-    return found or FittedModel(f"physics:{what}", "spec", {}, (-PRIOR_WIDTH, PRIOR_WIDTH))
 
 
 def universal_model(what: str) -> FittedModel | None:

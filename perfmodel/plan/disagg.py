@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import gpu as find_gpu
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.ops.check import size
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.estimate import ENOUGH, FEWEST, ROUNDS, Spread, cache_tokens, spread_of
@@ -22,7 +23,6 @@ from perfmodel.plan.parallel import Parallel
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.serving_step import ServingStep
 from perfmodel.plan.simulate import MOST_STEPS, Trace, check_length, simulate, steps_each
-from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import build_tables
 from perfmodel.plan.traffic import FASTEST_RATE, MOST_REQUESTS, MOST_TOKENS, accepted_tokens, arrivals, hit_rate, number
 

@@ -16,6 +16,7 @@ from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.node import node
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.ops.check import size
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.memory import MemoryLedger, kv_bytes_per_request, memory_ledger
@@ -26,7 +27,6 @@ from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.serving_step import ServingStep
 from perfmodel.plan.simulate import MOST_STEPS, Trace, check_length, simulate, steps_each
 from perfmodel.plan.spread import QUANTITIES, factors
-from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import StepTable, build_tables
 from perfmodel.plan.traffic import (
     FASTEST_RATE,

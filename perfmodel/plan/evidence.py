@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.measured_rows import rows_of, sentence
-from perfmodel.learn.operators import operator_model
 from perfmodel.library.collective import LAW
 from perfmodel.plan.model import ModelSpec
 from perfmodel.plan.operators import weight_dtype
-from perfmodel.predict_collective import collective_model
 
 WIDE = ("bf16", "fp16", "fp32")
 
@@ -38,7 +36,7 @@ def _narrow(dtype: str, gpu: GpuSpec) -> str:
 
 def measured_on(gpu: GpuSpec, whats: Iterable[str], calibration: str | Path | Calibration | None = "auto") -> dict[str, Mapping[str, int]]:
     """Rows of this GPU behind the model that answers for each operator, by stack."""
-    models = {what: collective_model(gpu, calibration) if what == LAW else operator_model(gpu, what, calibration) for what in whats}
+    models = {what: resolve(gpu, "collective", calibration) if what == LAW else resolve(gpu, what, calibration) for what in whats}
     return {what: rows_of(model.card, gpu.name) for what, model in models.items()}
 
 

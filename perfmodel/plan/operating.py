@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.plan.candidates import Candidate
 from perfmodel.plan.closed_form import closed_loop, prompt_s
 from perfmodel.plan.deployment import Deployment
@@ -15,7 +16,6 @@ from perfmodel.plan.overhead import Overhead, overhead
 from perfmodel.plan.queue_wait import waiting_s
 from perfmodel.plan.scheduler import Scheduler, default_scheduler
 from perfmodel.plan.serving_step import ServingStep
-from perfmodel.plan.step import CalibrationLike
 from perfmodel.plan.step_table import StepTable, build_tables
 from perfmodel.plan.traffic import Request
 

@@ -13,6 +13,7 @@ import numpy as np
 from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.ops.check import size
 from perfmodel.plan.candidates import Candidate, Rejected, candidates, context
 from perfmodel.plan.confirm import confirmed
@@ -25,7 +26,6 @@ from perfmodel.plan.prices import prices as read_prices
 from perfmodel.plan.result import Plan
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.spread import QUANTITIES, factors
-from perfmodel.plan.step import CalibrationLike
 
 BATCHES = tuple(sorted({round(2 ** (i / 8)) for i in range(89)}))  # 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16 ... 2048
 DEFAULT_GPUS = 8  # of each kind, where neither a number of GPUs nor traffic is given

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.plan.deployment import Deployment
 from perfmodel.plan.operators import Book
 from perfmodel.predict import predict_table
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
-CalibrationLike = str | Path | Calibration | None
 GEMM_STACK = "trtllm"
 """Whose GEMM rows stand for a model's: weights cold in L2 and random operands, as inside a model; the other public rows are L2-warm."""
 COLUMNS: Mapping[str, Mapping[str, Any]] = {

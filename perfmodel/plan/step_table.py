@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.plan import operators
 from perfmodel.plan.deployment import Deployment
-from perfmodel.plan.step import TIERS, CalibrationLike, Costs, price
+from perfmodel.plan.step import TIERS, Costs, price
 
 Floats = npt.NDArray[np.float64]
 TOKENS = np.array(

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from perfmodel.dtypes import dtype as find_dtype
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.learn.calibration import resolve
 from perfmodel.learn.collective_fit import Z80
 from perfmodel.library.collective import CollectiveTerms, model
 from perfmodel.ops.collective import bus_factor, collective_kind
-from perfmodel.predict_collective import answer, collective_model
+from perfmodel.predict.collectives import answer
 from perfmodel.units import GB, US_PER_S
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def curve(
     sizes = np.round(2 ** np.linspace(8, 30, 177))
     spec = find_gpu(gpu)
     rows = {"kind": collective_kind(kind), "message_bytes": sizes, "n_gpus": float(n_gpus), **columns}
-    found = answer(spec, rows, stack, collective_model(spec, "auto")) if constants is None else model(spec, rows, stack, constants)
+    found = answer(spec, rows, stack, resolve(spec, "collective", "auto")) if constants is None else model(spec, rows, stack, constants)
     return sizes, found
 
 

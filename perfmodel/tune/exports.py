@@ -14,9 +14,9 @@ from perfmodel.errors import InputError, shown, unknown_name
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.ops import Gemm, MoE
 from perfmodel.ops.check import size
-from perfmodel.predict import CalibrationLike
 from perfmodel.tune.rank import rank
 from perfmodel.tune.tuned_files import TOKENS, TunedFile, engine_config
 

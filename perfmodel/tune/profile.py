@@ -24,8 +24,10 @@ from perfmodel.hw.registry import aliases, files, normalise
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import family_for, kernel_family
 from perfmodel.kernels.configs import FACTS, family_configs
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.ops.check import size
-from perfmodel.predict import CalibrationLike, Operator, check_operator, op_sizes
+from perfmodel.ops.operator import Operator, check_operator
+from perfmodel.predict.configs import op_sizes
 from perfmodel.tune import environment
 from perfmodel.tune.environment import Environment
 from perfmodel.tune.rank import Ranking, rank

@@ -18,8 +18,8 @@ import numpy as np
 from perfmodel._resources import shipped
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels.fused_moe import COLUMNS
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.ops import MoE
-from perfmodel.predict import CalibrationLike
 from perfmodel.tune.rank import COLD, Ranking, rank
 
 if TYPE_CHECKING:

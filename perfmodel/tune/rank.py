@@ -15,9 +15,11 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import config_columns, family_for, kernel_family
 from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.kernels.facts import facts_for
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.ops.check import size
-from perfmodel.predict import CalibrationLike, ConfigPredictions, Operator, check_operator, op_sizes, predict_configs
-from perfmodel.predict_kernels import kernel_model, kernel_reasons
+from perfmodel.ops.operator import Operator, check_operator
+from perfmodel.predict.configs import ConfigPredictions, op_sizes, predict_configs
+from perfmodel.predict.kernel_domain import kernel_model, kernel_reasons
 
 if TYPE_CHECKING:
     import pandas as pd

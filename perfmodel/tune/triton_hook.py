@@ -23,9 +23,8 @@ from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import Configs, family_configs
-from perfmodel.learn.calibration import Calibration, load_calibration, resolve
+from perfmodel.learn.calibration import Calibration, CalibrationLike, load_calibration, resolve
 from perfmodel.ops.check import size
-from perfmodel.predict import CalibrationLike
 from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers, race, triton_starting
 from perfmodel.tune.rank import rank
 

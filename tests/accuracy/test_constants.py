@@ -12,7 +12,7 @@ from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import physics
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.evaluate import read_sweeps, regret
-from perfmodel.predict import predict_configs
+from perfmodel.predict.configs import predict_configs
 
 H200 = gpu("h200_sxm")
 SPEC = resolve(H200, "kernel_gemm", None)

@@ -17,10 +17,8 @@ from perfmodel.calibrate.recipe import OPERATORS
 from perfmodel.hw import gpu, gpus
 from perfmodel.kernels import FAMILIES, kernel_family
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.operators import operator_model
 from perfmodel.library.collective import LAW
 from perfmodel.library.registry import MODELS
-from perfmodel.predict_collective import collective_model
 
 DATA = shipped("data")
 FITTED = sorted(DATA.glob("*/calibration_*.parquet"))
@@ -60,9 +58,9 @@ def test_a_judged_sweep_has_no_shape_of_a_calibration_run(run: Path, judged: Pat
 @pytest.mark.parametrize("name", gpus())
 def test_the_spec_tier_never_saw_the_gpu_that_it_answers_for(name: str) -> None:
     spec = gpu(name)
-    models = [operator_model(spec, what, None) for what in MODELS]
+    models = [resolve(spec, what, None) for what in MODELS]
     models += [resolve(spec, f"kernel_{family}", None) for family in FAMILIES]
-    models.append(collective_model(spec, None))
+    models.append(resolve(spec, "collective", None))
     assert {model.tier for model in models} == {"spec"}
     assert not [model.model_id for model in models if name in model.card.get("gpus", ())]
 
@@ -70,7 +68,7 @@ def test_the_spec_tier_never_saw_the_gpu_that_it_answers_for(name: str) -> None:
 def test_collectives_of_the_spec_tier_come_from_other_gpus() -> None:
     for path in sorted(shipped("calibration").glob(f"universal/{LAW}_without_*")):
         name = path.name.removeprefix(f"{LAW}_without_")
-        assert name not in collective_model(gpu(name), None).card["gpus"]
+        assert name not in resolve(gpu(name), "collective", None).card["gpus"]
 
 
 @pytest.mark.parametrize("what", [what for what in MODELS if what != "moe_kernel"])

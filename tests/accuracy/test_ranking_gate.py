@@ -28,7 +28,7 @@ from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.baselines import BASELINES
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.evaluate import Sweep, random_regret, read_sweeps, regret
-from perfmodel.predict import predict_configs
+from perfmodel.predict.configs import predict_configs
 
 FILE = Path(__file__).with_name("ranking.json")
 GPU = "h200_sxm"

@@ -20,9 +20,10 @@ from perfmodel.calibrate.operators import (
     with_widths,
 )
 from perfmodel.hw import gpu
+from perfmodel.learn.calibration import resolve
 from perfmodel.learn.card import DOUBT_KEY
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import beyond_rates, half_widths, operator_model
+from perfmodel.learn.operators import beyond_rates, half_widths
 from perfmodel.learn.transfer import TREE_SHARES
 
 ARCHS = {"a": "sm_80", "b": "sm_90", "c": "sm_90", "d": "sm_89", "e": "sm_86", "f": "sm_90"}
@@ -126,6 +127,6 @@ def test_an_architecture_alone_answers_only_where_other_gpus_say_so() -> None:
 
 def test_hopper_gpus_are_answered_by_hopper_rows_and_none_by_its_own() -> None:
     for name in ("h100_sxm", "h200_sxm", "a100_sxm4_80gb", "l40s", "rtx_pro_6000"):
-        assert name not in operator_model(gpu(name), "gemm", None).card["gpus"]
-    assert set(operator_model(gpu("h20"), "gemm", None).card["gpus"]) == {"h100_sxm", "h200_sxm"}
-    assert operator_model(gpu("l20"), "gemm", None).card["gpus"] == ["a100_sxm4_80gb", "h100_sxm", "h200_sxm", "l40s", "rtx_pro_6000"]
+        assert name not in resolve(gpu(name), "gemm", None).card["gpus"]
+    assert set(resolve(gpu("h20"), "gemm", None).card["gpus"]) == {"h100_sxm", "h200_sxm"}
+    assert resolve(gpu("l20"), "gemm", None).card["gpus"] == ["a100_sxm4_80gb", "h100_sxm", "h200_sxm", "l40s", "rtx_pro_6000"]

@@ -230,7 +230,8 @@ def test_control_c_is_one_line_and_leaves_nothing(tmp_path: Path, verb: str) -> 
         "evaluate": ["evaluate", "ranking", "--gpu", "h100_sxm", "--data", pipe],
         "calibrate": ["calibrate", "table", pipe, "--gpu", "h100_sxm", "--out", str(tmp_path / "out")],
     }[verb]
-    wait = "import perfmodel.predict_operators as p, time; p.predict_one = lambda *a, **k: time.sleep(60); " if verb == "predict" else ""
+    hang = "import sys, time, perfmodel.predict.libraries; sys.modules['perfmodel.predict'].predict_one = lambda *a, **k: time.sleep(60); "
+    wait = hang if verb == "predict" else ""
     code = f"{wait}import threading, os, signal; threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
     code += f"from perfmodel.cli.main import main; main({arguments!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -377,7 +378,8 @@ def test_a_stored_answer_needs_neither_gpu_nor_torch(tmp_path: Path, monkeypatch
     command.write_text(f"#!/bin/sh\necho '{HERE.gpu}, GPU-1234, {HERE.driver}'\n")
     command.chmod(0o755)
     code = (
-        "import sys; from perfmodel.cli.main import run\n"
+        "import sys; sys.modules['pynvml'] = None\n"  # where the library is installed it would name a GPU that is here
+        "from perfmodel.cli.main import run\n"
         "assert run(['tune', 'gemm', '-m', '512', '-n', '4096', '-k', '4096', '--top-k', '4', '--json']) == 0\n"
         "assert not {'torch', 'triton'} & set(sys.modules), 'imported torch'"
     )

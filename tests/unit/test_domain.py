@@ -15,11 +15,12 @@ from perfmodel._resources import shipped
 from perfmodel.calibrate.margins import FILE, path_margin
 from perfmodel.cli.main import run
 from perfmodel.hw import gpu
+from perfmodel.learn.calibration import resolve
 from perfmodel.learn.domain import ARCH, DTYPE, KERNEL, SIZE, STACK, labels, of_gpu, shown_pairs, sizes_beyond
 from perfmodel.learn.domain import _new_names as new_names
 from perfmodel.learn.measured_rows import counted, sentence
 from perfmodel.learn.model import FittedModel, find_model
-from perfmodel.learn.operators import also_outside, operator_model, width_table
+from perfmodel.learn.operators import also_outside, width_table
 from perfmodel.learn.transfer import TREE_NAMES, visible
 from perfmodel.plan.evidence import measured_on
 
@@ -145,7 +146,7 @@ def test_a_sentence_about_a_gpu_matches_the_rows_in_its_cards() -> None:
 def test_the_margin_of_a_new_tensor_path_is_what_left_out_architectures_earned() -> None:
     stored = json.loads((shipped("calibration") / FILE).read_text(encoding="utf-8"))
     for what in ("gemm", "attention_decode", "moe", "mla_decode"):
-        model = operator_model(gpu("b200"), what, None)
+        model = resolve(gpu("b200"), what, None)
         assert model.card["path_margin"] == stored["forward_margin"] >= 1.25
         plain = width_table({**model.card, "path_margin": 1.0}, "sm_100", model.interval)
         np.testing.assert_allclose(width_table(model.card, "sm_100", model.interval), stored["forward_margin"] * plain)

@@ -12,7 +12,7 @@ import pytest
 import perfmodel as pm
 from perfmodel.cli.main import run
 from perfmodel.errors import NoAnswerError
-from perfmodel.predict_explain import better
+from perfmodel.predict.explain import better
 
 Capture = pytest.CaptureFixture[str]
 DECODE_LIKE = pm.Gemm(16, 14336, 8192)

@@ -27,13 +27,13 @@ from perfmodel.kernels.configs import parse_configs
 from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import constant_values
 from perfmodel.learn.baselines import BASELINES
-from perfmodel.learn.calibration import PRIOR_INTERVAL, Calibration, load_calibration, resolve, spec_model
+from perfmodel.learn.calibration import PRIOR_CONFIG_INTERVAL, Calibration, load_calibration, resolve, spec_model
 from perfmodel.learn.evaluate import KS, Sweep, evaluate_ranking, over_library, random_regret, read_sweeps, regret, steady_rows
 from perfmodel.learn.intervals import conformal_bounds, group_folds, out_of_fold
 from perfmodel.learn.model import TREE, FittedModel, find_model, read_model
 from perfmodel.learn.residual import Residual, fit_residual, load_residual, matrix
 from perfmodel.measure.kernels.gemm import illegal
-from perfmodel.predict import predict_configs
+from perfmodel.predict.configs import predict_configs
 
 H200, H100 = pm.gpu("h200_sxm"), pm.gpu("h100_sxm")
 FACTS = ["regs", "spills", "shared"]
@@ -260,7 +260,7 @@ def test_the_spec_tier_never_answers_from_the_gpus_own_rows() -> None:
     assert spec_model(H200, "kernel_gemm").model_id == "physics:kernel_gemm"  # the only universal model has seen it
     universal = spec_model(H100, "kernel_gemm")
     assert universal.tier == "spec" and "h100_sxm" not in universal.card["gpus"]
-    assert universal.interval[0] <= PRIOR_INTERVAL[0] and universal.interval[1] >= PRIOR_INTERVAL[1]
+    assert universal.interval[0] <= PRIOR_CONFIG_INTERVAL[0] and universal.interval[1] >= PRIOR_CONFIG_INTERVAL[1]
 
 
 def test_calibrations_by_path_and_of_another_gpu(tmp_path: Path) -> None:

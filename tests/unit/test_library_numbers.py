@@ -11,7 +11,8 @@ import pytest
 
 from perfmodel.analytic.roofline import overlap
 from perfmodel.hw import gpu
-from perfmodel.learn.operators import operator_model, operator_terms, predict_columns
+from perfmodel.learn.calibration import resolve
+from perfmodel.learn.operators import operator_terms, predict_columns
 from perfmodel.library import gemm
 from perfmodel.library.columns import MEMORY_KINDS, read_frame, take
 from perfmodel.library.registry import parts
@@ -74,7 +75,7 @@ def table(kind: str, seed: int) -> pd.DataFrame:
 def test_one_question_is_answered_as_its_row_in_a_table(name: str, kind: str) -> None:
     spec, columns = gpu(name), read_frame(kind, table(kind, 3))
     for what, rows in parts(kind, columns):
-        part, model = take(columns, rows), operator_model(spec, what, "auto")
+        part, model = take(columns, rows), resolve(spec, what, "auto")
         whole = operator_terms(spec, what, part, model.constants)
         for row in range(len(part["dtype"])):
             one = predict_columns(spec, what, take(part, slice(row, row + 1)), model)
@@ -88,7 +89,7 @@ def test_one_question_is_answered_as_its_row_in_a_table(name: str, kind: str) ->
 @pytest.mark.parametrize("name", GPUS)
 def test_tiles_that_are_not_tried_could_not_have_been_the_best(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, frame = gpu(name), pd.concat([table("gemm", seed) for seed in range(60)], ignore_index=True)
-    columns, constants = read_frame("gemm", frame), operator_model(spec, "gemm", "auto").constants
+    columns, constants = read_frame("gemm", frame), resolve(spec, "gemm", "auto").constants
     quick = operator_terms(spec, "gemm", columns, constants)
     tried = []
 

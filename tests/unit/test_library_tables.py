@@ -12,7 +12,7 @@ from perfmodel.library.columns import read_frame
 from perfmodel.ops.attention import Attention
 from perfmodel.ops.gemm import Gemm
 from perfmodel.ops.moe import MoE
-from perfmodel.predict_operators import CHUNK, predict_frame, predict_one
+from perfmodel.predict.libraries import CHUNK, predict_frame, predict_one
 
 GEMM = pd.DataFrame({"m": [1, 64, 4096], "n": [4096, 4096, 8192], "k": [4096, 1024, 8192], "framework": ["vllm", "sglang", "trtllm"]})
 

@@ -18,9 +18,10 @@ from perfmodel.calibrate.collective import fit_collective
 from perfmodel.cli.collectives import size_bytes, stack_name
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
+from perfmodel.learn.calibration import resolve
 from perfmodel.learn.collective_fit import fit_constants, read_rows
 from perfmodel.library.collective import columns, model, read_columns
-from perfmodel.predict_collective import answer, collective_model
+from perfmodel.predict.collectives import answer
 
 MEASURED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000", "h200_sxm")
 
@@ -34,14 +35,14 @@ def test_one_answer_says_what_runs_and_where_the_time_goes() -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_spec_tier_never_saw_the_gpu(name: str) -> None:
-    assert collective_model(gpu(name), "auto").tier == "calibrated"
-    spec = collective_model(gpu(name), None)
+    assert resolve(gpu(name), "collective", "auto").tier == "calibrated"
+    spec = resolve(gpu(name), "collective", None)
     assert spec.tier == "spec" and spec.constants and name not in spec.card["gpus"]
 
 
 def test_no_universal_model_rests_on_the_h200() -> None:
-    assert collective_model(gpu("h200_sxm"), None).card["gpus"] == ["h100_sxm"]
-    assert "h200_sxm" not in collective_model(gpu("gh200_480gb" if "gh200_480gb" in pm.gpus() else "b200_sxm"), None).card["gpus"]
+    assert resolve(gpu("h200_sxm"), "collective", None).card["gpus"] == ["h100_sxm"]
+    assert "h200_sxm" not in resolve(gpu("gh200_480gb" if "gh200_480gb" in pm.gpus() else "b200_sxm"), "collective", None).card["gpus"]
 
 
 def test_outside_the_measured_counts_the_interval_is_wider_and_says_so() -> None:
@@ -52,7 +53,7 @@ def test_outside_the_measured_counts_the_interval_is_wider_and_says_so() -> None
     four, eight = (pm.predict(pm.Collective("all_gather", 2**28, n), "a100_sxm") for n in (4, 8))  # two and eight were measured
     assert eight.in_domain and not four.in_domain
     assert np.log(four.high_us / four.latency_us) > 1.5 * np.log(eight.high_us / eight.latency_us)
-    assert "NVLS" in collective_model(gpu("h200_sxm"), "auto").card["limits"]
+    assert "NVLS" in resolve(gpu("h200_sxm"), "collective", "auto").card["limits"]
 
 
 def test_a_table_takes_the_names_of_public_tables_and_agrees_with_single_answers() -> None:
@@ -84,7 +85,7 @@ def test_a_table_of_ones_own_moves_the_answer_and_keeps_the_rest() -> None:
         }
     )
     frame["message_bytes"] = frame["message_bytes"].round()
-    truth = {**collective_model(gpu("h100_sxm"), None).constants}
+    truth = {**resolve(gpu("h100_sxm"), "collective", None).constants}
     truth["nvlink_rate"] *= 0.75
     found, _ = read_columns(frame)
     frame["latency_us"] = model(gpu("h100_sxm"), found, None, truth).latency_s * 1e6
@@ -101,7 +102,7 @@ def test_rows_of_two_gpus_help_there_and_do_not_spoil_eight() -> None:
     rows = read_rows(
         gpu("h100_sxm"), pd.read_parquet(shipped("data") / "collectives.parquet").query("gpu == 'h100_sxm' and stack == 'nccl'")
     )
-    prior, count = collective_model(gpu("h100_sxm"), None).constants, rows.columns["n_gpus"]
+    prior, count = resolve(gpu("h100_sxm"), "collective", None).constants, rows.columns["n_gpus"]
     given = (count == 2) & (rows.sizes % 2 == 0)
     fitted, beyond = (fit_constants([rows.take(given)], prior, beyond=more) for more in (False, True))
     unseen, eight = rows.take((count == 2) & (rows.sizes % 2 == 1)), rows.take(count == 8)
@@ -118,13 +119,13 @@ def test_the_shipped_calibration_of_two_gpus_says_of_eight_what_hosts_of_its_kin
     assert (found["tier"] == "calibrated").all() and not found["in_domain"].any()
     assert (found["latency_us"] / eight["latency_us"] - 1).abs().mean() < 0.15
     two = columns(pm.Collective("all_reduce", 2**20, 2))
-    fitted = collective_model(h200, "auto")
+    fitted = resolve(h200, "collective", "auto")
     assert answer(h200, two, "torch_graph", fitted).latency_s == model(h200, two, "torch_graph", fitted.constants).latency_s
 
 
 def test_a_fit_that_is_no_better_than_what_it_draws_on_is_not_taken() -> None:
     """Rows that a model explains to the last digit leave it as it is; of two models the one that the rows speak for is drawn on."""
-    prior = collective_model(gpu("h100_sxm"), None).constants
+    prior = resolve(gpu("h100_sxm"), "collective", None).constants
     sizes = np.repeat(2.0 ** np.arange(12, 28), 2)
     asked = {"kind": np.array(["all_reduce", "all_gather"] * 16, dtype=object), "message_bytes": sizes, "n_gpus": np.full(32, 2.0)}
     frame = pd.DataFrame(asked).assign(latency_us=model(gpu("h100_sxm"), asked, None, prior).latency_s * 1e6)

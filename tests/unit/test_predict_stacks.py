@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import perfmodel as pm
-from perfmodel.predict_stacks import INSIDE, MARGIN, between
+from perfmodel.predict.any_stack import INSIDE, MARGIN, between
 
 QUESTIONS = [
     pm.Attention("decode", 4, 1, 32768, 64, 1, 128), pm.Attention("decode", 64, 1, 1024, 32, 8, 128),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,28 +11,19 @@ import numpy.typing as npt
 
 from perfmodel.analytic.bound import within
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.calibration import CalibrationLike, resolve
 from perfmodel.learn.card import BEYOND_KEY, COUNTS_KEY, MEASURED_KEY
 from perfmodel.learn.collective_fit import Z80
 from perfmodel.learn.domain import ARCH, COUNT, KIND, NO_ROWS, SIZE, STACK, WIDER, of_gpu, sizes_beyond
 from perfmodel.learn.intervals import OUTSIDE
-from perfmodel.learn.model import FittedModel, find_model
-from perfmodel.library.collective import LAW, CollectiveTerms, columns, model
+from perfmodel.learn.model import FittedModel
+from perfmodel.library.collective import CollectiveTerms, columns, model
 from perfmodel.library.collective_stacks import parse_stack
 from perfmodel.ops.collective import Collective, collective_kind
-from perfmodel.prediction import Prediction
+from perfmodel.predict.prediction import Prediction
 from perfmodel.units import US_PER_S
 
 SAME_LIBRARY = ("nccl", "torch")  # torch calls NCCL: rows of one speak for the other, what the host adds is the law's
-CalibrationLike = str | Path | Calibration | None
-
-
-def collective_model(gpu: GpuSpec, calibration: CalibrationLike) -> FittedModel:
-    """The model that answers for a GPU: as `resolve` says; the spec tier of a measured GPU is the universal model fitted without it."""
-    found = resolve(gpu, LAW, calibration)
-    if found.tier == "spec" and not found.constants:
-        return find_model("universal", f"{LAW}_without_{gpu.name}") or found
-    return found
 
 
 def answer(gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, fitted: FittedModel) -> CollectiveTerms:
@@ -60,7 +50,7 @@ def predict_rows(
 
     In is what lies in the model's own range and is of a number of GPUs, a kind and a stack that were measured, but small messages in.
     """
-    fitted = collective_model(gpu, calibration)
+    fitted = resolve(gpu, "collective", calibration)
     terms = answer(gpu, columns_, stack, fitted)
     beyond = _outside(gpu, columns_, stack, fitted, terms)
     terms = dataclasses.replace(terms, in_domain=beyond == 0)

@@ -1,50 +1,31 @@
-"""The public predictions: one operator, one Triton config, or a table of them."""
+"""Latency of Triton configs: the law of their kernel with a fitted model's constants, times what its rows taught."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.bound import least_seconds, within
-from perfmodel.errors import InputError, shown
-from perfmodel.explanation import Explanation
-from perfmodel.hw import gpu as find_gpu
+from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import family_for, kernel_family
 from perfmodel.kernels.configs import Configs, family_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values
-from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.learn.domain import DTYPE, KERNEL
 from perfmodel.learn.model import FittedModel
-from perfmodel.predict_kernels import kernel_model, kernel_outside, kernel_reasons
-from perfmodel.prediction import Prediction
+from perfmodel.ops.operator import Operator
+from perfmodel.predict.explain import Explanation, explanation
+from perfmodel.predict.kernel_domain import kernel_model, kernel_outside, kernel_reasons
+from perfmodel.predict.prediction import Prediction
 from perfmodel.units import US_PER_S
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Floats = npt.NDArray[np.float64]
-CalibrationLike = str | Path | Calibration | None
-
-
-class Operator(Protocol):
-    """Anything with a kind and a dtype: Gemm, Attention, MoE, Collective, MemoryBound."""
-
-    @property
-    def kind(self) -> str:
-        """`gemm`, `attention`, `moe`, `collective` or `memory`."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """Element type."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +71,6 @@ def config_least_s(family: str, gpu: GpuSpec, sizes: Mapping[str, Any], dtype: s
     return least_seconds(gpu, module.work(dtype, **sizes), gpu.tensor_rate(module.rate_of(dtype)))
 
 
-def check_operator(op: object) -> None:
-    """Raise InputError for what is no operator, such as its name."""
-    if not hasattr(op, "kind") or not hasattr(op, "dtype"):
-        raise InputError(f"op is {shown(op)}: expected an operator such as Gemm(4096, 14336, 4096)")
-
-
 def op_sizes(op: Operator, family: str) -> dict[str, int]:
     """The sizes a kernel family asks for; raises InputError for an operator that it does not compute."""
     module = kernel_family(family)
@@ -110,46 +85,32 @@ def _a(op: Operator) -> str:
     return f"a {phase} {op.kind}" if phase else f"a {op.kind}"
 
 
-def predict(
-    op: Operator, gpu: str | GpuSpec, *, stack: str | None = None, config: Any = None, calibration: CalibrationLike = "auto"
-) -> Prediction:
-    """Predict one operator on one GPU: a library kernel of `stack`, or with `config` one Triton config of the operator's kernel.
+def predict_config(op: Operator, gpu: GpuSpec, config: Any, calibration: CalibrationLike) -> Prediction:
+    """Predict one Triton config of the kernel that computes `op`.
 
-    Raises InputError for an unknown GPU, an impossible config, a config together with a stack, or a dtype the GPU has no tensor cores for.
+    Raises InputError for a config that the GPU cannot run, more than one config, or a dtype the GPU has no tensor cores for.
     """
-    check_operator(op)
-    spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
-    if config is None:
-        from perfmodel.predict_operators import predict_one
-
-        return predict_one(op, spec, stack=stack, calibration=calibration)
-    if stack is not None:
-        raise InputError(
-            f"stack {shown(stack)} and config (--stack, --config): a Triton config is no library's kernel, so give one of the two"
-        )
     name = family_for(op)
     family = kernel_family(name)
-    spec.tensor_rate(family.rate_of(op.dtype))
+    gpu.tensor_rate(family.rate_of(op.dtype))
     configs = family_configs(family, config)
     if len(configs) != 1:
         raise InputError(f"config holds {len(configs)} configs: predict takes one, rank takes a list")
     sizes = op_sizes(op, name)
-    facts = facts_for(name, spec, op.dtype, configs, sizes)
-    for rule in family.rules(spec, **sizes, dtype=op.dtype, configs=configs, facts=facts):
+    facts = facts_for(name, gpu, op.dtype, configs, sizes)
+    for rule in family.rules(gpu, **sizes, dtype=op.dtype, configs=configs, facts=facts):
         if rule.hard and rule.mask[0]:
-            raise InputError(f"this config cannot run on {spec.name}: {rule.reason}")
-    model = kernel_model(spec, name, op.dtype, calibration)
-    found = predict_configs(name, spec, sizes, op.dtype, configs, facts, model)
+            raise InputError(f"this config cannot run on {gpu.name}: {rule.reason}")
+    model = kernel_model(gpu, name, op.dtype, calibration)
+    found = predict_configs(name, gpu, sizes, op.dtype, configs, facts, model)
 
     def explain(found: Prediction) -> Explanation:
-        from perfmodel.predict_explain import explanation
-
         def latency_of(changed: GpuSpec) -> float:
             constants = constant_values(name, model.constants)
             law = family.terms(changed, **sizes, dtype=op.dtype, configs=configs, facts=facts, constants=constants)
             return float(law.latency_s[0])
 
-        return explanation(found, what=f"{op}, one config", gpu=spec, law=name, latency_of=latency_of, card=model.card, named=True)
+        return explanation(found, what=f"{op}, one config", gpu=gpu, law=name, latency_of=latency_of, card=model.card, named=True)
 
     return Prediction(
         latency_us=float(found.latency_us[0]),
@@ -160,7 +121,7 @@ def predict(
         tier=found.model.tier,
         in_domain=bool(found.in_domain[0]),
         model_id=found.model.model_id,
-        outside=kernel_reasons(int(found.outside[0]), spec, name, op.dtype, str(configs.variant[0]), model, found.terms.features),
+        outside=kernel_reasons(int(found.outside[0]), gpu, name, op.dtype, str(configs.variant[0]), model, found.terms.features),
         detail={
             "waves": float(found.terms.waves[0]),
             "blocks_per_sm": int(found.terms.blocks_per_sm[0]),
@@ -168,16 +129,3 @@ def predict(
         },
         explainer=explain,
     )
-
-
-def predict_table(
-    kind: str, frame: pd.DataFrame, gpu: str | GpuSpec | None = None, *, calibration: CalibrationLike = "auto"
-) -> pd.DataFrame:
-    """Predict every row of `frame`, which has one column a field of the operator (optional: gpu, stack, dtype, kernel ...).
-
-    kind: gemm, attention, moe, collective or memory. Returns latency_us, low_us, high_us, bound, tier and in_domain on the same
-    index. Unknown columns are ignored; raises InputError naming the first bad row for sizes that cannot be.
-    """
-    from perfmodel.predict_operators import predict_frame
-
-    return predict_frame(kind, frame, gpu, calibration=calibration)

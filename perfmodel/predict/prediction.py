@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.errors import NoAnswerError
-from perfmodel.explanation import Explanation
+
+if TYPE_CHECKING:
+    from perfmodel.predict.explain import Explanation
 
 
 @dataclass(frozen=True, slots=True)

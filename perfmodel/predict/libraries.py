@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +12,12 @@ import numpy.typing as npt
 
 from perfmodel.analytic.bound import within
 from perfmodel.errors import InputError, unknown_name
-from perfmodel.explanation import Explanation
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.calibration import Calibration
+from perfmodel.learn.calibration import Calibration, CalibrationLike, resolve
 from perfmodel.learn.domain import NAMES, labels, outside, reasons, unseen_types
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import OperatorPredictions, operator_model, operator_terms, predict_columns, universal_model
+from perfmodel.learn.operators import OperatorPredictions, operator_terms, predict_columns, universal_model
 from perfmodel.learn.transfer import measured_stacks
 from perfmodel.library import collective_rows
 from perfmodel.library.collective import LAW
@@ -29,9 +27,10 @@ from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.library.terms import OperatorTerms
 from perfmodel.ops.check import table
-from perfmodel.predict_collective import collective_model, predict_collective, predict_rows
-from perfmodel.predict_stacks import BY_STACK, between
-from perfmodel.prediction import Prediction
+from perfmodel.predict.any_stack import BY_STACK, between
+from perfmodel.predict.collectives import predict_collective, predict_rows
+from perfmodel.predict.explain import Explanation, explanation
+from perfmodel.predict.prediction import Prediction
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ STACKS_KEY, OTHER_STACKS_KEY = "only_stacks", "other_stacks_share"
 """Card entries: names of the stacks a model was fitted to, and how much of its correction, in logs, holds for others; 0 = the spec tier."""
 TIE = 1e-5  # stacks that are as near as this, in logs, are equally near
 CHUNK = 8192  # rows at a time: the working arrays of the GEMM law stay in cache
-CalibrationLike = str | Path | Calibration | None
 
 
 def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration: CalibrationLike = "auto") -> Prediction:
@@ -70,8 +68,6 @@ def predict_one(op: Any, gpu: GpuSpec, *, stack: str | None = None, calibration:
 
 
 def _explain(op: Any, gpu: GpuSpec, what: str, columns: Mapping[str, Any], model: FittedModel, found: Prediction) -> Explanation:
-    from perfmodel.predict_explain import explanation
-
     def latency_of(spec: GpuSpec) -> float:
         return float(operator_terms(spec, what, columns, model.constants).latency_s[0])
 
@@ -81,9 +77,7 @@ def _explain(op: Any, gpu: GpuSpec, what: str, columns: Mapping[str, Any], model
 
 
 def _explain_collective(op: Any, gpu: GpuSpec, stack: str | None, calibration: CalibrationLike, found: Prediction) -> Explanation:
-    from perfmodel.predict_explain import explanation
-
-    model = collective_model(gpu, calibration)
+    model = resolve(gpu, "collective", calibration)
 
     def latency_of(spec: GpuSpec) -> float:
         return predict_collective(op, spec, stack, Calibration(spec.name, {LAW: model})).latency_us
@@ -153,13 +147,13 @@ def _answering(gpu: GpuSpec, kind: str, columns: Mapping[str, npt.NDArray[np.flo
     18.5 % with everyone's constants.
     """
     for what, piece in parts(kind, columns):
-        model = operator_model(gpu, what, calibration)
+        model = resolve(gpu, what, calibration)
         unseen = unseen_types(model.card, columns) if model.tier != "spec" else False
         if isinstance(unseen, bool) or not unseen.any():
             yield from _parts_of(what, columns, piece, model)
         else:
             rows = np.arange(len(unseen))[piece]
-            spec = operator_model(gpu, what, None)
+            spec = resolve(gpu, what, None)
             if kind == "moe":
                 spec = dataclasses.replace(spec, constants=model.constants)
             for each, found in ((rows[~unseen[rows]], model), (rows[unseen[rows]], spec)):
@@ -207,7 +201,7 @@ def _predicted(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
     """What the part's model says; with a share below 1, the spec tier's answer and interval, moved by that share of its correction."""
     if part.share >= 1.0:
         return predict_columns(gpu, part.what, columns, part.model)
-    base = predict_columns(gpu, part.what, columns, operator_model(gpu, part.what, None))
+    base = predict_columns(gpu, part.what, columns, resolve(gpu, part.what, None))
     if part.share <= 0.0:
         return base
     own = predict_columns(gpu, part.what, columns, part.model)
@@ -231,7 +225,7 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: Mapping[str, npt.NDArray[np.fl
     bounds = within(*between(latency, np.log(high / latency)), least)
     apart = np.abs(np.log(latency / bounds[0]))
     nearest = (apart < apart.min(axis=0) + TIE).argmax(axis=0)  # of an even number two are: the first, whatever rounding says
-    model = part.model if part.share > 0.0 else operator_model(gpu, part.what, None)
+    model = part.model if part.share > 0.0 else resolve(gpu, part.what, None)
     beyond = outside(model, gpu, answers[0].terms, columns) & ~NAMES  # by sizes and types: the same for every stack
     if len(nearest) == 1:
         return OperatorPredictions(*bounds, answers[int(nearest[0])].terms, model, beyond, least)

@@ -17,8 +17,9 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.model import FittedModel, find_model, shipped_model
 from perfmodel.learn.stored import remove, stored
-from perfmodel.library.columns import find
 from perfmodel.ops.check import table
+from perfmodel.ops.kinds import DTYPE
+from perfmodel.ops.reader import column_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +55,6 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame], *, s
             models[kind] = keep.better_whole(kind, fitted, find_model(spec.name, kind), shipped_model(spec.name, kind))
         else:
             models |= fit_table(kind, spec, frame)
-        if "dtype" not in frame.columns and (kind.startswith("kernel:") or find(frame, "dtype") is None):
+        if "dtype" not in frame.columns and (kind.startswith("kernel:") or column_of(frame, DTYPE) is None):
             warnings.warn(f"the {kind} table has no dtype column: its rows are taken as bf16", stacklevel=2)
     return Calibration(spec.name, models)

@@ -10,7 +10,7 @@ from perfmodel.errors import InputError, PerfModelError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.plausible import numbered
-from perfmodel.library.columns import factorized
+from perfmodel.ops.cells import factorized
 
 if TYPE_CHECKING:
     import pandas as pd

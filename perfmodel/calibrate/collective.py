@@ -17,7 +17,7 @@ from perfmodel.learn.intervals import conformal_bounds
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.plausible import usable
 from perfmodel.library.collective import LAW
-from perfmodel.library.collective_stacks import parse_stack
+from perfmodel.library.collective_stacks import DEFAULT_STACK, parse_stack
 from perfmodel.ops.collective import collective_kind
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 MIN_SIZES = 4
 AGREEMENT = 0.1  # least rank correlation with the law: calls of small messages wait for the host, which no law of the link knows
-DEFAULT_STACK = "nccl"
 
 
 def fit_collective(
@@ -113,7 +112,7 @@ def measured(tables: Sequence[Rows]) -> dict[str, Any]:
     """Card entry: the rows of each GPU by stack, and the kinds of collective they are of."""
     rows = {}
     for table in tables:
-        stack = np.full(len(table), DEFAULT_STACK, dtype=object) if table.stack is None else table.stack
+        stack = table.columns.get("stack", np.full(len(table), DEFAULT_STACK, dtype=object))
         names, counts = np.unique([parse_stack(str(name))[0] for name in stack], return_counts=True)
         rows[table.gpu.name] = dict(zip(names.tolist(), counts.tolist(), strict=True))
     return {"rows": rows, "kinds": sorted({collective_kind(str(kind)) for table in tables for kind in np.unique(table.columns["kind"])})}

@@ -23,10 +23,7 @@ from perfmodel.errors import InputError, unknown_name
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.operators import predict_columns
-from perfmodel.library import names
-from perfmodel.library.columns import take
-from perfmodel.library.registry import MODELS
-from perfmodel.library.work import work
+from perfmodel.ops import OperatorTable, names
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -42,10 +39,10 @@ SMALL_M = 64  # rows of a GEMM up to which a decode step is one: a regime of its
 REGIMES = ((0.0, 10.0, "under 10 us"), (10.0, 100.0, "10 to 100 us"), (100.0, np.inf, "over 100 us"))
 
 
-def baselines(name: str, what: str, columns: dict[str, Floats]) -> tuple[Floats, Floats]:
+def baselines(name: str, columns: OperatorTable) -> tuple[Floats, Floats]:
     """Microseconds of the bare roofline, and of max(flops / peak, bytes / (0.8 bandwidth)) + 3 us."""
     spec = find_gpu(name)
-    needed = work(MODELS[what].kind, columns)
+    needed = columns.work()
     flops, moved = np.asarray(needed.flops), np.asarray(needed.bytes)
     rate = names.tensor_rates(spec, columns["dtype"].astype(np.intp))
     roof = np.maximum(flops / rate, moved / spec.dram_bytes_per_s)
@@ -110,7 +107,7 @@ def _model_and_rows(name: str, own: Rows, mode: str, rows_given: int) -> tuple[F
 
 
 def _scored(name: str, rows: Rows, model: FittedModel) -> pd.DataFrame:
-    found = predict_columns(find_gpu(name), rows.what, dict(take(rows.columns, slice(None))), model)
+    found = predict_columns(find_gpu(name), rows.what, rows.columns, model)
     measured = np.exp(rows.log_latency) * US_PER_S
     return _facts(name, rows).assign(
         error=np.abs(found.latency_us / measured - 1),
@@ -136,9 +133,9 @@ def _facts(name: str, rows: Rows) -> pd.DataFrame:
     """What a row is, and the baselines' errors."""
     import pandas as pd
 
-    columns = dict(take(rows.columns, slice(None)))
+    columns = rows.columns
     measured = np.exp(rows.log_latency) * US_PER_S
-    roof, two = baselines(name, rows.what, columns)
+    roof, two = baselines(name, columns)
     regime = np.select([measured < high for _, high, _ in REGIMES[:-1]], [label for *_, label in REGIMES[:-1]], REGIMES[-1][2])
     return pd.DataFrame(
         {

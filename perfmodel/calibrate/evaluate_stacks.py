@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfmodel.calibrate.build_operators import load
-from perfmodel.library import names
+from perfmodel.ops import names
 
 if TYPE_CHECKING:
     import pandas as pd

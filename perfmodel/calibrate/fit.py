@@ -31,8 +31,8 @@ from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import predict_columns
 from perfmodel.learn.transfer import CARD_KEY, pair_codes, tensor_path
-from perfmodel.library.names import STACKS
 from perfmodel.measure.session import KERNEL
+from perfmodel.ops.names import STACKS
 from perfmodel.predict.libraries import OTHER_STACKS_KEY, STACKS_KEY
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _best(gpu: GpuSpec, table: Rows, prior: FittedModel) -> FittedModel:
 
 
 def _covered(gpu: GpuSpec, model: FittedModel, table: Any) -> npt.NDArray[np.bool_]:
-    found = predict_columns(gpu, table.what, dict(table.columns), model)
+    found = predict_columns(gpu, table.what, table.columns, model)
     measured = np.exp(table.log_latency) * 1e6
     inside: npt.NDArray[np.bool_] = (found.low_us <= measured) & (measured <= found.high_us)
     return inside

@@ -16,9 +16,10 @@ from scipy.special import stdtrit
 from perfmodel.learn import scope
 from perfmodel.learn.calibration import KEPT_KEY, Calibration
 from perfmodel.learn.model import FittedModel
-from perfmodel.library.names import STACKS
 from perfmodel.library.registry import MODELS
-from perfmodel.predict.libraries import OTHER_STACKS_KEY, STACKS_KEY, predict_frame
+from perfmodel.ops.names import STACKS
+from perfmodel.predict.libraries import OTHER_STACKS_KEY, STACKS_KEY
+from perfmodel.predict.route import predict_frame
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,9 +24,10 @@ from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.plausible import usable
 from perfmodel.learn.residual import Residual, fit_residual
-from perfmodel.library.names import dtype_code
-from perfmodel.library.work import faster_than_physics
+from perfmodel.library.least import faster_than_physics
+from perfmodel.ops import OperatorTable
 from perfmodel.ops.check import MAX_SIZE, table
+from perfmodel.ops.names import dtype_code
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _too_fast(family: str, gpu: GpuSpec, rows: Rows) -> npt.NDArray[np.bool_]:
         if family == "fused_moe":
             columns["skew"] = columns["random"]  # which experts get tokens is drawn: the least that any draw needs
         latency_us = np.exp(rows.log_latency[part.index]) * US_PER_S
-        found[part.index] = faster_than_physics(gpu, _OPERATOR[family][0], columns, latency_us)
+        found[part.index] = faster_than_physics(gpu, OperatorTable(_OPERATOR[family][0], columns), latency_us)
     return found
 
 

@@ -16,10 +16,10 @@ from perfmodel.learn.card import MEASURED_KEY
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import operator_terms
 from perfmodel.learn.transfer import pair_codes
-from perfmodel.library.columns import read_frame, take
-from perfmodel.library.names import STACKS
+from perfmodel.library.least import faster_than_physics
 from perfmodel.library.registry import MODELS, parts
-from perfmodel.library.work import faster_than_physics
+from perfmodel.ops import OperatorTable
+from perfmodel.ops.names import STACKS
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Rows:
     """Measured rows of one model on several GPUs: law columns, log latency in seconds, GPU and shape of each."""
 
     what: str
-    columns: Mapping[str, Floats]
+    columns: OperatorTable
     log_latency: Floats
     gpu: npt.NDArray[np.str_]
     shape: npt.NDArray[np.int64]
@@ -49,12 +49,12 @@ class Rows:
 
     def take(self, rows: Any) -> Rows:
         """The rows of a mask or index."""
-        return Rows(self.what, take(self.columns, rows), self.log_latency[rows], self.gpu[rows], self.shape[rows])
+        return Rows(self.what, self.columns.take(rows), self.log_latency[rows], self.gpu[rows], self.shape[rows])
 
     def without_names(self) -> Rows:
         """The same rows as if nobody had said which stack and kernel ran."""
         unnamed = np.zeros(len(self))
-        return Rows(self.what, {**self.columns, "stack": unnamed, "kernel": unnamed}, self.log_latency, self.gpu, self.shape)
+        return Rows(self.what, self.columns.having(stack=unnamed, kernel=unnamed), self.log_latency, self.gpu, self.shape)
 
 
 def read_rows(what: str, frame: pd.DataFrame) -> Rows:
@@ -66,31 +66,31 @@ def read_possible(what: str, frame: pd.DataFrame) -> Rows:
     """As `read_rows`, without the rows that are faster than their GPU can be; a warning names them."""
     columns, frame = _own_part(what, frame)
     kept = possible(what, columns, frame)
-    return _rows(what, columns, frame) if kept.all() else _rows(what, take(columns, kept), frame.iloc[kept])
+    return _rows(what, columns, frame) if kept.all() else _rows(what, columns.take(kept), frame.iloc[kept])
 
 
-def _own_part(what: str, frame: pd.DataFrame) -> tuple[dict[str, Floats], pd.DataFrame]:
+def _own_part(what: str, frame: pd.DataFrame) -> tuple[OperatorTable, pd.DataFrame]:
     """Columns, and the frame, of the rows that `what` answers for."""
-    columns = read_frame(MODELS[what].kind, frame)
-    mine = next((rows for name, rows in parts(MODELS[what].kind, columns) if name == what), np.zeros(0, dtype=np.intp))
-    return take(columns, mine), frame.iloc[mine]
+    columns = OperatorTable.read(MODELS[what].kind, frame)
+    mine = next((rows for name, rows in parts(columns) if name == what), np.zeros(0, dtype=np.intp))
+    return columns.take(mine), frame.iloc[mine]
 
 
-def _rows(what: str, columns: dict[str, Floats], frame: pd.DataFrame) -> Rows:
+def _rows(what: str, columns: OperatorTable, frame: pd.DataFrame) -> Rows:
     key = np.stack([columns[name] for name in MODELS[what].shape], axis=1)
     shape = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     log_latency = np.log(frame["latency_us"].to_numpy(dtype=np.float64) / US_PER_S)
     return Rows(what, columns, log_latency, frame["gpu"].to_numpy(dtype=str), shape)
 
 
-def possible(what: str, columns: Mapping[str, Floats], frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def possible(what: str, columns: OperatorTable, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which rows of a table of `what` no physics forbids, `columns` of the same rows; a warning in one line says how many are faster than
     their GPU can be, and which."""
     kept = np.ones(len(frame), dtype=bool)
     names, latency_us = frame["gpu"].to_numpy(dtype=str), frame["latency_us"].to_numpy(dtype=np.float64)
     for name in np.unique(names):
         at = np.flatnonzero(names == name)
-        beaten = at[faster_than_physics(find_gpu(name), MODELS[what].kind, take(columns, at), latency_us[at])]
+        beaten = at[faster_than_physics(find_gpu(name), columns.take(at), latency_us[at])]
         kept[beaten] = False
         if len(beaten):
             named = ", ".join(map(str, frame.index[beaten[:MOST_NAMED]].tolist()))
@@ -119,7 +119,7 @@ def law_of(rows: Rows, constants: Mapping[str, float]) -> tuple[Floats, dict[str
     features: dict[str, Floats] = {}
     for name in rows.gpus:
         at = np.flatnonzero(rows.gpu == name)
-        terms = operator_terms(find_gpu(name), rows.what, take(rows.columns, at), constants)
+        terms = operator_terms(find_gpu(name), rows.what, rows.columns.take(at), constants)
         log_law[at] = np.log(terms.latency_s)
         for feature, values in terms.features.items():
             features.setdefault(feature, np.empty(len(rows)))[at] = values

@@ -40,9 +40,8 @@ from perfmodel.learn.transfer import (
     new_kernels,
     tensor_path,
 )
-from perfmodel.library.columns import take
-from perfmodel.library.names import STACKS
 from perfmodel.library.registry import MODELS
+from perfmodel.ops.names import STACKS
 from perfmodel.predict.libraries import STACKS_KEY
 from perfmodel.units import US_PER_S
 
@@ -213,7 +212,7 @@ def predict_log(model: FittedModel, rows: Rows) -> Floats:
     result = np.empty(len(rows))
     for name in rows.gpus:
         at = np.flatnonzero(rows.gpu == name)
-        terms, log_ratio = correction(find_gpu(name), rows.what, take(rows.columns, at), model)
+        terms, log_ratio = correction(find_gpu(name), rows.what, rows.columns.take(at), model)
         result[at] = np.log(terms.latency_s) + log_ratio
     return result
 

@@ -22,9 +22,9 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.operators import half_widths, operator_terms, predict_columns
-from perfmodel.library.columns import read_frame, take
 from perfmodel.library.terms import OperatorTerms
 from perfmodel.measure.operators import cost_s
+from perfmodel.ops import OperatorTable
 from perfmodel.units import US_PER_S
 
 Floats = npt.NDArray[np.float64]
@@ -63,11 +63,11 @@ def candidates(part: str, space: dict[str, Any], gpu: GpuSpec, seed: int) -> Can
     if part in KERNELS:
         frame = _not_held_out(frame, gpu)
     what = "gemm" if part in KERNELS else part
-    columns = read_frame(KIND[part], frame)
+    columns = OperatorTable.read(KIND[part], frame)
     model = resolve(gpu, what, None)
     latency = predict_columns(gpu, what, columns, model).latency_us
     keep = np.flatnonzero(latency <= space["longest_us"])
-    frame, latency, columns = frame.iloc[keep].reset_index(drop=True), np.maximum(latency[keep], LEAST_US), take(columns, keep)
+    frame, latency, columns = frame.iloc[keep].reset_index(drop=True), np.maximum(latency[keep], LEAST_US), columns.take(keep)
     terms = operator_terms(gpu, what, columns, model.constants)
     if part in KERNELS:
         low, high = resolve(gpu, part, None).interval
@@ -116,7 +116,7 @@ def greedy(covariance: Floats, width: Floats, cost: Floats, allowed_s: float) ->
 
 def choose(c: Candidates, allowed_s: float) -> Chosen:
     """Points of one part for at most `allowed_s` seconds of measuring."""
-    where = kriging.place(read_frame(KIND[c.part], c.frame), np.log(c.terms.latency_s), c.terms.features)
+    where = kriging.place(OperatorTable.read(KIND[c.part], c.frame), np.log(c.terms.latency_s), c.terms.features)
     order, explained = greedy(kriging.covariance(where, where), c.width, c.cost_s, allowed_s)
     records = c.frame.iloc[order].to_dict("records")
     points = [{"what": KIND[c.part], **{str(k): v for k, v in r.items()}} for r in records]

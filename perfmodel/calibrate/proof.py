@@ -120,7 +120,7 @@ def _scores(name: str, what: str, rows: Rows) -> list[dict[str, object]]:
     if len(rows) == 0:
         return [{"regime": "no shape is new", "rows": 0}]
     spec, measured = find_gpu(name), np.exp(rows.log_latency) * US_PER_S
-    before, after = (predict_columns(spec, what, dict(rows.columns), resolve(spec, what, c)) for c in (None, "auto"))
+    before, after = (predict_columns(spec, what, rows.columns, resolve(spec, what, c)) for c in (None, "auto"))
     inside = (after.low_us <= measured) & (measured <= after.high_us)
     table = []
     for low, high, label in ((0.0, np.inf, "all"), *REGIMES):

@@ -27,9 +27,10 @@ from perfmodel.learn.operators import KIN, interval_group, kin, kin_digests, ope
 from perfmodel.learn.plausible import check_microseconds, check_repeats, latencies_us, usable
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, TREE_NAMES, settled, visible
-from perfmodel.library.columns import NEEDED, find, read_frame
-from perfmodel.library.registry import KINDS, MODELS, parts
-from perfmodel.library.work import faster_than_physics
+from perfmodel.library.least import faster_than_physics
+from perfmodel.library.registry import KINDS, parts
+from perfmodel.ops import OperatorTable, kinds
+from perfmodel.ops.reader import column_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,12 +66,13 @@ def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"unknown table {shown(kind)}: expected {', '.join(KINDS)} or kernel:gemm")
     if config := [str(name) for name in frame.columns if canonical_field(name) in TILE]:
         raise InputError(f"the {kind} table has column {config[0]}, a Triton config: its rows are kernel:gemm, not a library's {kind}")
-    missing = [name for name in (*NEEDED[kind], "latency_us") if find(frame, name) is None]
+    missing = [f.name for f in kinds.KINDS[kind].fields if f.default is None and column_of(frame, f) is None]
+    missing += [] if "latency_us" in frame.columns else ["latency_us"]
     if missing:
         raise InputError(f"the {kind} table lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
     latency = latencies_us(kind, frame)
     frame = frame.assign(latency_us=latency)
-    columns = read_frame(kind, frame)
+    columns = OperatorTable.read(kind, frame)
     if len(frame):
         check_repeats(kind, list(frame.index), np.stack(list(columns.values()), axis=1), np.log(latency))
     keys = [name for name in frame.columns if name != "latency_us"]
@@ -101,7 +103,7 @@ def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Cali
         frame = frame.drop(columns="gpu")
     models: dict[str, FittedModel] = {}
     few: list[str] = []
-    for what, piece in parts(kind, read_frame(kind, frame)):
+    for what, piece in parts(OperatorTable.read(kind, frame)):
         part = frame.iloc[piece]
         if not len(part):
             continue
@@ -120,7 +122,7 @@ def _fit_part(what: str, gpu: GpuSpec, frame: pd.DataFrame, prior: str | Calibra
     current = resolve(gpu, what, prior)
     law = np.log(operator_terms(gpu, what, rows.columns, current.constants).latency_s)
     model = predict_log(scope.unscoped(current), rows)
-    fast = faster_than_physics(gpu, MODELS[what].kind, rows.columns, frame["latency_us"].to_numpy(dtype=np.float64))
+    fast = faster_than_physics(gpu, rows.columns, frame["latency_us"].to_numpy(dtype=np.float64))
     good = usable(what, list(frame.index), rows.log_latency, model, law, fast)
     rows, frame = rows.take(good), frame[good]
     if len(rows) < MIN_ROWS:

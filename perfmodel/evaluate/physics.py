@@ -16,12 +16,12 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw import gpus
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import FAMILIES, kernel_family
-from perfmodel.library.collective import model, read_columns
-from perfmodel.library.columns import read_frame
-from perfmodel.library.names import DTYPES, KERNELS, STACKS, fastest_rates
+from perfmodel.library.collective import model
+from perfmodel.library.least import least_s
 from perfmodel.library.registry import KINDS, MODELS
-from perfmodel.library.work import least_s
+from perfmodel.ops import OperatorTable
 from perfmodel.ops.memory import TRAFFIC
+from perfmodel.ops.names import DTYPES, KERNELS, STACKS, fastest_rates
 from perfmodel.predict import predict, predict_table
 from perfmodel.predict.configs import config_least_s
 from perfmodel.tune.rank import rank
@@ -99,7 +99,7 @@ def _shapes(kind: str) -> pd.DataFrame:
     """The shapes of committed rows of a kind: real ones."""
     import pandas as pd
 
-    frames = [pd.DataFrame(load(name).columns) for name, law in MODELS.items() if law.kind == kind]
+    frames = [pd.DataFrame(dict(load(name).columns)) for name, law in MODELS.items() if law.kind == kind]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -127,7 +127,7 @@ def _operators(kind: str, shapes: pd.DataFrame, spec: GpuSpec, draw: np.random.G
 
 def _table(kind: str, frame: pd.DataFrame, spec: GpuSpec, tier: Any) -> Answers:
     found = predict_table(kind, frame, spec, calibration=tier)
-    return _answers(kind, found, least_s(spec, kind, read_frame(kind, frame)) * US_PER_S)
+    return _answers(kind, found, least_s(spec, OperatorTable.read(kind, frame)) * US_PER_S)
 
 
 def _singles(kind: str, frame: pd.DataFrame, spec: GpuSpec, tier: Any) -> Answers:
@@ -146,7 +146,7 @@ def _singles(kind: str, frame: pd.DataFrame, spec: GpuSpec, tier: Any) -> Answer
             found = predict(op, spec, stack=row["stack"] or None, calibration=tier)
         except (InputError, NoAnswerError):
             continue  # a row of a table may be what no single operator is: one grouped GEMM of a layer
-        least = least_s(spec, kind, read_frame(kind, _row_of(op)))[0] * US_PER_S
+        least = least_s(spec, OperatorTable.read(kind, _row_of(op)))[0] * US_PER_S
         answers.append((found.latency_us, found.low_us, found.high_us, least))
     return Answers(f"{kind}, single", *np.array(answers, dtype=np.float64).reshape(-1, 4).T)
 
@@ -169,8 +169,7 @@ def _collectives(spec: GpuSpec, draw: np.random.Generator) -> Answers:
     except InputError:  # the usual machine of this GPU holds fewer
         frame = frame.assign(n_gpus=2, topology="pcie_8gpu")
         found = predict_table("collective", frame, spec)
-    columns, stacks = read_columns(frame)
-    return _answers("collective", found, np.asarray(model(spec, columns, stacks).least_s) * US_PER_S)
+    return _answers("collective", found, np.asarray(model(spec, OperatorTable.read("collective", frame)).least_s) * US_PER_S)
 
 
 def _ranked(spec: GpuSpec, draw: np.random.Generator) -> Iterator[Answers]:

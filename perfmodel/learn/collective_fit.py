@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,9 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.intervals import out_of_fold
 from perfmodel.learn.plausible import check_microseconds, latencies_us
-from perfmodel.library.collective import LAW, CollectiveTerms, model, read_columns
+from perfmodel.library.collective import LAW, CollectiveTerms, model
 from perfmodel.library.collective_stacks import from_python
+from perfmodel.ops import OperatorTable
 from perfmodel.units import US_PER_S
 
 if TYPE_CHECKING:
@@ -38,11 +39,10 @@ FTOL = 1e-4  # share of the cost below which another step is not worth taking
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Measured collectives of one GPU, checked: columns and stack as `model` takes them, log latency in seconds, and size groups."""
+    """Measured collectives of one GPU, checked: columns as `model` takes them, log latency in seconds, and size groups."""
 
     gpu: GpuSpec
-    columns: Mapping[str, npt.NDArray[Any]]
-    stack: npt.NDArray[np.object_] | None
+    columns: OperatorTable
     log_latency: Floats
     sizes: npt.NDArray[np.int64]
 
@@ -51,12 +51,11 @@ class Rows:
 
     def take(self, mask: Bools) -> Rows:
         """The rows of a mask."""
-        stack = None if self.stack is None else self.stack[mask]
-        return Rows(self.gpu, {k: v[mask] for k, v in self.columns.items()}, stack, self.log_latency[mask], self.sizes[mask])
+        return Rows(self.gpu, self.columns.take(mask), self.log_latency[mask], self.sizes[mask])
 
     def terms(self, constants: Mapping[str, float]) -> CollectiveTerms:
         """The law's answer for every row."""
-        return model(self.gpu, self.columns, self.stack, constants)
+        return model(self.gpu, self.columns, constants)
 
     def faster_than_physics(self) -> Bools:
         """Which rows take less than their links need at the datasheet's rate, by more than a margin for clocks."""
@@ -78,9 +77,9 @@ def read_rows(gpu: GpuSpec, frame: pd.DataFrame) -> Rows:
     if "status" in frame.columns:
         frame = frame[frame["status"] == "ok"]
     latency = latencies_us(LAW, frame)
-    columns, stack = read_columns(frame)
+    columns = OperatorTable.read(LAW, frame)
     sizes = np.unique(columns["message_bytes"], return_inverse=True)[1].astype(np.int64)
-    rows = Rows(gpu, columns, stack, np.log(latency / US_PER_S), sizes)
+    rows = Rows(gpu, columns, np.log(latency / US_PER_S), sizes)
     if len(rows):
         check_microseconds(LAW, rows.errors({}))
     return rows
@@ -160,7 +159,7 @@ def answers_beyond(rows: Rows, constants: Mapping[str, float]) -> list[Rows]:
         few = np.zeros(len(rows), dtype=bool)
         few[inside[np.linspace(0, len(inside) - 1, min(BEYOND_ROWS, len(inside))).astype(int)]] = True
         asked = rows.take(few)
-        asked = replace(asked, columns={**asked.columns, "n_gpus": np.full(len(asked), float(more))})
+        asked = replace(asked, columns=asked.columns.having(n_gpus=np.full(len(asked), float(more))))
         try:
             found.append(replace(asked, log_latency=np.log(asked.terms(constants).latency_s)))
         except InputError:  # the machine holds fewer
@@ -180,8 +179,8 @@ def sigmas(rows: Rows, errors: Floats) -> dict[str, float]:
     terms = rows.terms({})
     share = terms.seconds["bandwidth"] / terms.latency_s
     eager = np.zeros(len(rows), dtype=bool)
-    if rows.stack is not None:
-        eager = np.isin(rows.stack, [name for name in dict.fromkeys(rows.stack) if from_python(name)])
+    if (stack := rows.columns.get("stack")) is not None:
+        eager = np.isin(stack, [name for name in dict.fromkeys(stack) if from_python(name)])
     known = physics(LAW)
     found = {}
     for name, mask in (("sigma_steps", ~eager & (share < 0.5)), ("sigma_bandwidth", share >= 0.5), ("sigma_eager", eager & (share < 0.5))):

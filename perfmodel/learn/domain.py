@@ -14,9 +14,9 @@ from perfmodel.learn.card import DTYPE_CODES, KIND_CODES, MEASURED_KEY, PAIR_COD
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.residual import feature
 from perfmodel.learn.transfer import CARD_KEY, STEP, pair_codes, tensor_path
-from perfmodel.library.names import DTYPES, KERNELS, STACKS
-from perfmodel.library.terms import OperatorTerms
+from perfmodel.library.terms import PricedTerms
 from perfmodel.ops.memory import TRAFFIC
+from perfmodel.ops.names import DTYPES, KERNELS, STACKS
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
@@ -30,7 +30,7 @@ CODES = DTYPE | KIND  # what a tree was never shown by its code: it has nothing 
 WIDER = SIZE | DTYPE | KIND | COUNT  # what an interval is widened for by intervals.OUTSIDE; architecture and kernels have their own widths
 
 
-def outside(model: FittedModel, gpu: GpuSpec, terms: OperatorTerms, columns: Mapping[str, Floats]) -> Codes:
+def outside(model: FittedModel, gpu: GpuSpec, terms: PricedTerms, columns: Mapping[str, Floats]) -> Codes:
     """Of each row, what the model's rows do not show: a sum of SIZE, DTYPE ...; 0 inside."""
     card = model.card
     beyond: Any = terms.latency_s < 0  # false

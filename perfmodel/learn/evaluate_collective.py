@@ -104,7 +104,7 @@ def _scored(rows: Rows, constants: Mapping[str, float], widening: float = 1.0) -
     kinds = np.asarray(rows.columns["kind"], dtype=str)
     factor = np.array([float(bus_factor(k, g)) for k, g in zip(kinds, n, strict=True)])
     wire = max(rows.gpu.nvlink_bytes_per_s, rows.gpu.pcie_bytes_per_s)
-    stack = np.full(len(rows), "nccl", dtype=object) if rows.stack is None else rows.stack
+    stack = rows.columns.get("stack", np.full(len(rows), "nccl", dtype=object))
     regime = np.array([name for _, name in REGIMES], dtype=object)[np.searchsorted([low for low, _ in REGIMES], message, side="right") - 1]
     return pd.DataFrame(
         {

@@ -23,9 +23,10 @@ from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import NEW_ARCH_GROUP, TREE_NAMES, arch_group, new_kernels, path_margin, tree_share, visible
+from perfmodel.library.least import least_s
 from perfmodel.library.registry import MODELS
-from perfmodel.library.terms import Floats, OperatorTerms
-from perfmodel.library.work import least_s
+from perfmodel.library.terms import Floats, OperatorTerms, PricedTerms
+from perfmodel.ops import OperatorTable
 from perfmodel.units import US_PER_S
 
 REGIMES_US = (10.0, 100.0)
@@ -42,7 +43,7 @@ class OperatorPredictions:
     latency_us: Floats
     low_us: Floats
     high_us: Floats
-    terms: OperatorTerms
+    terms: PricedTerms
     model: FittedModel
     outside: npt.NDArray[np.intp]
     least_us: Floats  # what no program beats: low_us is no less
@@ -66,7 +67,7 @@ def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], const
         return model.terms(gpu, columns, values)
 
 
-def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> OperatorPredictions:
+def predict_columns(gpu: GpuSpec, what: str, columns: OperatorTable, model: FittedModel) -> OperatorPredictions:
     """Latency of each row: the law, times exp of the tree, within what physics allows.
 
     The tree has nothing to say of an element type or a kind of operator whose code it never saw: the law alone answers.
@@ -78,7 +79,7 @@ def predict_columns(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], mode
     terms, log_ratio, far = _corrected(gpu, what, columns, model)
     beyond = outside(model, gpu, terms, columns)
     log_ratio = np.where((beyond & CODES) > 0, 0.0, log_ratio)
-    least = np.maximum(terms.least_s, least_s(gpu, MODELS[what].kind, columns)) * US_PER_S
+    least = np.maximum(terms.least_s, least_s(gpu, columns)) * US_PER_S
     latency = np.maximum(terms.latency_s * US_PER_S * np.exp(log_ratio), least)
     widened = np.where((beyond & WIDER) > 0, also_outside(path_margin(model.card, gpu.arch)), 1.0)
     spread = np.exp(half_widths(model, gpu, latency, terms.features, log_ratio) * far * widened)

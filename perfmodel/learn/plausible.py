@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError, InputWarning
-from perfmodel.library.columns import plain_numbers
+from perfmodel.ops.cells import plain_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,6 +18,7 @@ from perfmodel.analytic.bound import within
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.card import DTYPE_CODES
 from perfmodel.learn.model import FittedModel, shipped_model
+from perfmodel.ops import OperatorTable
 
 CARD_KEY = "holds_for"
 CAPPED_KEY = "no_wider_for"
@@ -92,17 +93,17 @@ def unscoped(model: FittedModel) -> FittedModel:
     return replace(model, card={name: value for name, value in model.card.items() if name not in (CARD_KEY, CAPPED_KEY, NARROWING_KEY)})
 
 
-Ask = Callable[[Mapping[str, Any], FittedModel], Any]
+Ask = Callable[[OperatorTable, FittedModel], Any]
 
 
-def scoped(gpu: GpuSpec, what: str, columns: Mapping[str, Any], model: FittedModel, scope: Scope, ask: Ask) -> Any:
+def scoped(gpu: GpuSpec, what: str, columns: OperatorTable, model: FittedModel, scope: Scope, ask: Ask) -> Any:
     """The answers of a model within its scope and of the shipped one outside of it; `ask(columns, model)` gives OperatorPredictions."""
     own, other = unscoped(model), outside_model(gpu, what, model)
     mine = inside(scope.holds_for, columns)
     pieces = []
     for rows, held in ((np.flatnonzero(mine), True), (np.flatnonzero(~mine), False)):
         if len(rows):
-            asked = {name: values[rows] for name, values in columns.items()}
+            asked = columns.take(rows)
             found = ask(asked, other)
             pieces.append((rows, _capped(asked, scope, ask(asked, own), found) if held else found))
     return pieces[0][1] if len(pieces) == 1 else _merged(len(mine), pieces, model)

@@ -9,7 +9,6 @@ import numpy as np
 
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import names
 from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.attention_append import indexed
 from perfmodel.library.attention_kernels import Codes, DecodeKernel, Flags, Kernels, decode_kernels
@@ -20,6 +19,7 @@ from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.stacks import attention_kernel, stack_flags
 from perfmodel.library.stacks.trtllm import xqa, xqa_warpgroup
 from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.ops import names
 
 LAW = "library_attention_decode"
 ROWS_OF_A_STEP = 8.0  # query heads that a kernel which turns and appends itself handles at a time

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.constants import tables
-from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats
+from perfmodel.ops.names import KERNELS, STACKS
 
 Codes = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]

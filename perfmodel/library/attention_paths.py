@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfmodel.library.names import KERNELS, STACKS
+from perfmodel.ops.names import KERNELS, STACKS
 
 PATHS = (
     "any", "vllm_fa", "vllm_flashinfer", "vllm_triton", "sglang_fa", "sglang_flashinfer", "sglang_triton", "trtllm",

@@ -10,7 +10,6 @@ import numpy as np
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.attention_append import append_s, indexed
 from perfmodel.library.attention_kernels import (
@@ -30,6 +29,7 @@ from perfmodel.library.launch import launch_floor_s, named_values, stack_values
 from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.stacks import attention_kernel
 from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.ops import names
 from perfmodel.ops.attention import visited_pairs
 
 LAW = "library_attention_prefill"

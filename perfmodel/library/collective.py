@@ -1,6 +1,6 @@
 """Collectives as NCCL and the serving stacks run them: the cheapest legal algorithm and protocol on the links at hand.
 
-`columns(op)` and `model(gpu, columns, ...)` are what predict calls; `read_columns(frame)` turns a table into columns.
+`model(gpu, columns)` prices a table of ops/collective.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from perfmodel.analytic.network import Cost, nvls, one_shot, two_shot
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.collective_links import distinct
 from perfmodel.library.collective_nccl import US, Candidate, candidates
-from perfmodel.library.collective_rows import Question, columns, read_columns
+from perfmodel.library.collective_question import Question
 from perfmodel.library.collective_stacks import limits
 from perfmodel.ops.collective import least_share
-
-__all__ = ["LAW", "CollectiveTerms", "columns", "model", "read_columns"]
 
 LAW = "collective"
 REFERENCE_CLOCK_HZ = 1.98e9  # the constants' latencies are those of an SM at this clock (H100)
@@ -58,21 +56,16 @@ class CollectiveTerms:
         return place
 
 
-def model(
-    gpu: GpuSpec,
-    columns: Mapping[str, npt.NDArray[Any]],
-    stack: npt.NDArray[Any] | str | None = None,
-    constants: Mapping[str, float] | None = None,
-) -> CollectiveTerms:
+def model(gpu: GpuSpec, columns: Mapping[str, Any], constants: Mapping[str, float] | None = None) -> CollectiveTerms:
     """Latency of each row: launch + the cheapest of the algorithms and protocols that are legal there.
 
-    columns: kind, message_bytes, n_gpus, optional nodes, dtype, topology, version (of the stack). stack: nccl (default; launched call
+    columns: kind, message_bytes, n_gpus, optional nodes, dtype, topology, stack, version (of it). stack: nccl (default; launched call
     by call from C, as nccl-tests does), torch (NCCL through torch.distributed, one process a GPU: call by call it waits for the host,
     in a graph each call costs torch_graph_us more), vllm, sglang, trtllm, each with _graph or _eager at choice. `constants` override
     the spec-tier ones. Raises InputError naming the row for sizes below 1, one GPU, GPUs that do not fit the machine, unknown names.
     """
     k = constant_values(LAW, constants)
-    q = Question(gpu, columns, stack, k)
+    q = Question(gpu, columns, k)
     scale = REFERENCE_CLOCK_HZ / gpu.max_clock_hz
     custom = _custom(gpu, q, k, scale)
     taken = np.logical_or.reduce([c.legal for c in custom])  # a stack that has its own kernel for this size asks no further

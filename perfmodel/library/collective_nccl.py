@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from perfmodel.analytic.network import Cost, direct, nvls, ring, ring_hops, tree, warp_gain
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library.collective_rows import Question
+from perfmodel.library.collective_question import Question
 from perfmodel.units import GB
 
 Floats = npt.NDArray[np.float64]

@@ -17,7 +17,8 @@ from perfmodel.hw.node import NVLINK
 from perfmodel.hw.spec import GpuSpec
 
 Floats = npt.NDArray[np.float64]
-STACKS = ("nccl", "torch", "vllm", "sglang", "trtllm")
+DEFAULT_STACK = "nccl"
+STACKS = (DEFAULT_STACK, "torch", "vllm", "sglang", "trtllm")
 _SAME = {"pynccl": "nccl", "nccltests": "nccl", "pytorch": "torch", "tensorrtllm": "trtllm", "trt": "trtllm", "none": "nccl", "": "nccl"}
 
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import stack_values
 from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.stacks import gemm_codes, stack_flags
 from perfmodel.library.terms import OperatorTerms
+from perfmodel.ops import names
 
 LAW = "library_gemm"
 SIZES = ("m", "n", "k")

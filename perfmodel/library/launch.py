@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library.names import STACKS
+from perfmodel.ops.names import STACKS
 
 Floats = npt.NDArray[np.float64]
 

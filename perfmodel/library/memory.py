@@ -8,11 +8,11 @@ import numpy as np
 
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import names
 from perfmodel.library.arch import dram_efficiency
 from perfmodel.library.launch import launch_floor_s
 from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.ops import names
 from perfmodel.ops.memory import TRAFFIC
 
 LAW = "library_memory"

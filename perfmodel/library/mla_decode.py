@@ -8,12 +8,12 @@ import numpy as np
 
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import names
 from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.launch import launch_floor_s, stack_values
 from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.stacks import stack_flags
 from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.ops import names
 from perfmodel.ops.mla import LATENT, ROPE
 
 LAW = "library_mla_decode"

@@ -10,13 +10,13 @@ import numpy.typing as npt
 from perfmodel.analytic.power import power_seconds
 from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import names
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import launch_floor_s, named_values
 from perfmodel.library.law import OperatorLaw, register
 from perfmodel.library.moe_routing import loads
 from perfmodel.library.moe_tiles import PATH, PATHS, SGLANG_TRITON, VLLM_TRITON, kernel_tiles, layer_tiles
 from perfmodel.library.terms import Floats, OperatorTerms
+from perfmodel.ops import names
 
 LAW = "library_moe"
 STAGES = 3.0

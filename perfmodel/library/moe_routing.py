@@ -16,7 +16,7 @@ GROUPS = 12  # expert groups by load, beside the busiest expert
 class Loads:
     """Experts of the GPU that finishes last, by load: `rows` of an expert of each group and `experts` in it, both (n, GROUPS + 1).
 
-    `copies`, (n,): rows of this GPU's tiles for each row routed to it; 1 but in tables that send whole tokens (library/moe_rows.py).
+    `copies`, (n,): rows of this GPU's tiles for each row routed to it; 1 but in tables that send whole tokens (ops/moe_table.py).
     """
 
     rows: Floats

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library import names
-from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.terms import Floats
+from perfmodel.ops import names
+from perfmodel.ops.names import KERNELS, STACKS
 
 PATHS = ("any", "vllm_triton", "vllm_cutlass", "sglang_triton", "sglang_cutlass", "trtllm")
 """Grouped GEMM by stack: each has its own count of launches and share of the tensor rate."""

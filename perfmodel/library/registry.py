@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import perfmodel.library as package
 from perfmodel.library.law import REGISTRY, OperatorLaw
-from perfmodel.library.terms import Floats
+from perfmodel.ops import OperatorTable
 
 for _module in pkgutil.iter_modules(package.__path__):
     if _module.name != "registry":
@@ -21,13 +21,13 @@ MODELS: Mapping[str, OperatorLaw] = REGISTRY
 KINDS = tuple(dict.fromkeys(law.kind for law in MODELS.values()))
 
 
-def parts(kind: str, columns: Mapping[str, Floats]) -> list[tuple[str, npt.NDArray[np.intp] | slice]]:
-    """(model, rows) for a table of one kind, of every law that answers some of them: attention by phase, GEMM by 16-bit or quantised ..."""
+def parts(table: OperatorTable) -> list[tuple[str, npt.NDArray[np.intp] | slice]]:
+    """(model, rows) of a table, of every law that answers some of them: attention by phase, GEMM by 16-bit or quantised ..."""
     found: list[tuple[str, npt.NDArray[np.intp] | slice]] = []
     for name, law in MODELS.items():
-        if law.kind != kind:
+        if law.kind != table.kind:
             continue
-        mine = None if law.answers is None else law.answers(columns)
+        mine = None if law.answers is None else law.answers(table)
         if mine is None or mine.all():
             return [(name, slice(None))]
         if mine.any():

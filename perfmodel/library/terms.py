@@ -4,11 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+
+class PricedTerms(Protocol):
+    """What the terms of any law have: the time, what each resource needs, dimensionless features, and which resource binds."""
+
+    @property
+    def latency_s(self) -> Floats:
+        """Seconds of each row."""
+        ...
+
+    @property
+    def seconds(self) -> Mapping[str, Floats]:
+        """Seconds of each resource alone."""
+        ...
+
+    @property
+    def features(self) -> Mapping[str, Floats]:
+        """Dimensionless columns."""
+        ...
+
+    def bound(self) -> npt.NDArray[np.str_]:
+        """Name of the largest term of each row."""
+        ...
+
+    def largest(self) -> npt.NDArray[np.integer[Any]]:
+        """Place in `seconds` of the largest term of each row."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

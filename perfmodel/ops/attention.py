@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, plain, shown
+from perfmodel.ops import names
 from perfmodel.ops.check import holdable, size
+from perfmodel.ops.kinds import DTYPE, KERNEL, STACK, Columns, Field, OperatorKind, named, register
 from perfmodel.ops.work import Floats, Work
+
+if TYPE_CHECKING:
+    from perfmodel.ops.reader import Reader
 
 PHASES = ("prefill", "decode")
 
@@ -107,3 +112,72 @@ def visited_pairs(q_len: npt.ArrayLike, kv_len: npt.ArrayLike, window: npt.Array
     seen = growing * start + growing * (growing + 1.0) / 2.0 + (q - growing) * np.minimum(limit, kv)
     pairs: Floats = np.where(np.asarray(causal)[()], seen, q * np.minimum(kv, limit))
     return pairs
+
+
+BATCH = Field("batch", "sequences", "sequences of the call", also=("batch_size",))
+KV_LEN = Field("kv_len", "tokens", "keys of a sequence, its new ones included", also=("context_len", "seq_len_kv"))
+Q_LEN = Field("q_len", "tokens", "new tokens of a sequence", np.nan, also=("isl", "seq_len", "q_tokens", "input_len"))
+DERIVED = (("kv_dtype", "code of the element type of the cache"), ("decode", "1 for decode, 0 for prefill"))
+_FIELDS = (
+    BATCH,
+    KV_LEN,
+    Field("q_heads", "heads", "query heads of this GPU", also=("num_heads", "heads", "num_q_heads")),
+    Field("kv_heads", "heads", "key heads of this GPU", also=("num_kv_heads", "num_key_value_heads")),
+    Field("head_dim", "elements", "width of a head"),
+    Q_LEN,
+    Field("window", "tokens", "keys before it that a query sees, 0 for all", 0.0, 0, ("window_tokens", "window_size", "sliding_window")),
+    Field("causal", "", "1 where a query sees nothing after it", 1.0, 0),
+    DTYPE,
+    STACK,
+    KERNEL,
+)
+
+
+def read_phase(columns: dict[str, Floats], reader: Reader) -> None:
+    """Add kv_dtype and decode, and q_len where a table of one phase leaves it out; raises InputError for what no phase allows."""
+    cache = reader.coded(lambda v: -1 if v is None else names.dtype_code(v), "kv_dtype", "kv_cache_dtype")
+    stated = reader.column("kv_dtype", "kv_cache_dtype") is not None
+    columns["kv_dtype"] = np.where(cache < 0, columns["dtype"], cache) if stated else columns["dtype"]
+    if reader.column("phase") is not None:
+        columns["decode"] = reader.coded(_phase_code, "phase")
+    elif reader.column("q_len") is None:
+        raise InputError(f"a {reader.kind} table needs phase (prefill or decode) or q_len")
+    else:
+        columns["decode"] = np.where((columns["q_len"] == 1) & (columns["kv_len"] > 1), 1.0, 0.0)
+    whole = np.where(columns["decode"] > 0, 1.0, columns["kv_len"])
+    columns["q_len"] = np.where(np.isnan(columns["q_len"]), whole, columns["q_len"])
+    reader.require((columns["decode"] == 0) | (columns["q_len"] == 1), "q_len of decode must be 1")
+    seen_by_some = (columns["q_len"] <= columns["kv_len"]) | (columns.get("causal", np.ones(len(reader))) == 0)
+    reader.require(seen_by_some, "causal attention needs kv_len of at least q_len")
+
+
+def phase_of(op: Any) -> dict[str, float]:
+    """What `read_phase` adds, of one checked operator."""
+    return {"kv_dtype": float(names.dtype_code(op.kv_dtype)), "decode": 1.0 if op.phase == "decode" else 0.0}
+
+
+def _complete(columns: dict[str, Floats], reader: Reader) -> None:
+    read_phase(columns, reader)
+    reader.require(np.mod(columns["q_heads"], columns["kv_heads"]) == 0, "q_heads must be a multiple of kv_heads")
+
+
+def _phase_code(value: Any) -> float:
+    text = plain(value).lower()
+    if text in ("prefill", "context"):
+        return 0.0
+    if text in ("decode", "generation"):
+        return 1.0
+    raise InputError(f"phase must be prefill or decode, got {shown(value)}")
+
+
+def _of(op: Any) -> dict[str, float]:
+    return {**named(_FIELDS, op), **phase_of(op)}
+
+
+def _work(columns: Columns) -> Work:
+    sizes = {name: columns[name] for name in ("batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "window")}
+    kv_bytes = names.A_BYTES[columns["kv_dtype"].astype(np.intp)]
+    return attention_work(**sizes, q_bytes=names.widths(columns)[0], kv_bytes=kv_bytes, causal=columns["causal"] > 0)
+
+
+register(OperatorKind("attention", _FIELDS, _work, _of, _complete, DERIVED))

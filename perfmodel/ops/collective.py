@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, plain, shown, unknown_name
+from perfmodel.ops.cells import plain_numbers
 from perfmodel.ops.check import size
+from perfmodel.ops.kinds import Columns, Field, OperatorKind, register
 from perfmodel.ops.work import Work
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "p2p")
@@ -21,6 +23,9 @@ ALIASES = {
 MAX_BYTES = 2**44
 MAX_GPUS = 2**16
 Floats = npt.NDArray[np.float64]
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +109,47 @@ def collective_work(kind: str, message_bytes: npt.ArrayLike, n_gpus: npt.ArrayLi
     wire = total * bus_factor(kind, n)
     adds = total / parse_dtype(dtype).a_bytes * (n - 1) / n if kind in ("all_reduce", "reduce_scatter") else np.zeros_like(wire)
     return Work(adds, wire, wire)
+
+
+_FIELDS = (
+    Field("kind", "", "which collective", also=("op",)),
+    Field("message_bytes", "bytes", "the whole message, as nccl-tests counts it", also=("size",)),
+    Field("n_gpus", "GPUs", "GPUs in all", least=2, also=("num_gpus",)),
+    Field("nodes", "machines", "machines that they are spread over", 1.0, also=("num_nodes",)),
+    Field("dtype", "", "element type", 0.0),
+    Field("topology", "", "machine or path of hwdb/nodes", 0.0),
+    Field("version", "", "release of the stack", 0.0, also=("framework_version",)),
+    Field("stack", "", "library or serving stack that runs it, and how (nccl, vllm_graph ...)", 0.0, also=("impl",)),
+)
+_NUMBERS = ("message_bytes", "n_gpus", "nodes")
+
+
+def _read(frame: pd.DataFrame) -> dict[str, Any]:
+    """The columns that a table has, under the field's name or that of public tables; names as they are.
+
+    Raises InputError naming the missing column.
+    """
+    spelt = {field.name: next((c for c in (field.name, *field.also) if c in frame.columns), None) for field in _FIELDS}
+    if missing := [field.name for field in _FIELDS if field.default is None and spelt[field.name] is None]:
+        raise InputError(f"a table of collectives needs kind, message_bytes and n_gpus: {', '.join(missing)} is not there")
+    there = {name: frame[column] for name, column in spelt.items() if column is not None}
+    return {n: plain_numbers("collective", n, v) if n in _NUMBERS else v.to_numpy(dtype=object) for n, v in there.items()}
+
+
+def _of(op: Any) -> dict[str, Any]:
+    numbers = {name: float(getattr(op, name)) for name in _NUMBERS}
+    return {"kind": op.kind, **numbers, "dtype": op.dtype, "topology": op.topology}
+
+
+def _work(columns: Columns) -> Work:
+    kinds, total, n = (np.asarray(columns[name]) for name in ("kind", "message_bytes", "n_gpus"))
+    dtypes = np.broadcast_to(np.asarray(columns.get("dtype", "bf16"), dtype=object), kinds.shape)
+    found = np.empty((3, len(total)))
+    for kind, dtype in {(kind, dtype) for kind, dtype in zip(kinds.tolist(), dtypes.tolist(), strict=True)}:
+        rows = (kinds == kind) & (dtypes == dtype)
+        work = collective_work(collective_kind(kind), total[rows], n[rows], dtype or "bf16")
+        found[:, rows] = work.flops, work.read_bytes, work.write_bytes
+    return Work(*found)
+
+
+register(OperatorKind("collective", _FIELDS, _work, _of, read=_read))

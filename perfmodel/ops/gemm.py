@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.dtypes import dtype as parse_dtype
+from perfmodel.ops import names
 from perfmodel.ops.check import holdable, size
+from perfmodel.ops.kinds import DTYPE, KERNEL, STACK, Columns, Field, OperatorKind, named, register
 from perfmodel.ops.work import Work
 
 
@@ -26,7 +29,8 @@ class Gemm:
     dtype: str = "bf16"
     batch: int = 1
 
-    kind = "gemm"
+    operator: ClassVar[str] = "gemm"
+    kind: ClassVar[str] = "gemm"
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -51,3 +55,20 @@ def gemm_work(
     """
     mm, nn, kk, bb = (np.asarray(x, dtype=np.float64) for x in (m, n, k, batch))
     return Work(2 * bb * mm * nn * kk, bb * (mm * kk * a_bytes + nn * kk * b_bytes), bb * mm * nn * out_bytes)
+
+
+def _work(columns: Columns) -> Work:
+    a_bytes, b_bytes, out_bytes = names.widths(columns)
+    return gemm_work(columns["m"], columns["n"], columns["k"], a_bytes, b_bytes, out_bytes, columns["batch"])
+
+
+_FIELDS = (
+    Field("m", "rows", "rows of activations"),
+    Field("n", "columns", "output features"),
+    Field("k", "columns", "contracted features"),
+    Field("batch", "copies", "independent copies", 1.0),
+    DTYPE,
+    STACK,
+    KERNEL,
+)
+register(OperatorKind("gemm", _FIELDS, _work, partial(named, _FIELDS)))

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import plain, unknown_name
+from perfmodel.ops import names
+from perfmodel.ops.cells import plain_numbers
 from perfmodel.ops.check import holdable, size
-from perfmodel.ops.work import Work
+from perfmodel.ops.kinds import DTYPE, KERNEL, STACK, Columns, Field, OperatorKind, named, register
+from perfmodel.ops.work import Floats, Work
+
+if TYPE_CHECKING:
+    from perfmodel.ops.reader import Reader
 
 TRAFFIC: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     {
@@ -66,3 +74,41 @@ def memory_work(read: Any, written: Any, flops: Any, tokens: Any, hidden: Any, e
     """Work of a memory-bound operator over tokens x hidden elements, broadcast over arrays; `read`, `written`, `flops`: of an element."""
     elements = 1.0 * tokens * hidden
     return Work(flops * elements, read * elements * element_bytes, written * elements * element_bytes)
+
+
+KINDS = tuple(TRAFFIC)  # a table's codes of `kind` count these
+_TRAFFIC = np.array(list(TRAFFIC.values())).T
+_FIELDS = (
+    Field("kind", "", "which operator", code=lambda name: KINDS.index(memory_kind(name)), also=("op",)),
+    Field("tokens", "tokens", "rows", also=("num_tokens",)),
+    Field("hidden", "elements", "elements of a row", also=("hidden_size", "n_embd")),
+    DTYPE,
+    STACK,
+    KERNEL,
+)
+
+
+def _complete(columns: dict[str, Floats], reader: Reader) -> None:
+    """Add `alone`; tables of whole models give n_embd, n_expanded_embd and tp: activations are n_expanded_embd / tp wide, rotary parts
+    n_embd / tp."""
+    columns["alone"] = reader.coded(lambda name: "vidur" in plain(name).lower(), "source")
+    if (tp := reader.column("tp")) is None:
+        return
+    share = np.maximum(np.nan_to_num(plain_numbers("memory", "tp", tp), nan=1.0), 1.0)
+    kind = columns["kind"]
+    if (expanded := reader.column("n_expanded_embd")) is not None:
+        wide = plain_numbers("memory", "n_expanded_embd", expanded)
+        columns["hidden"] = np.where((kind == KINDS.index("silu_mul")) & (wide > 0), wide / share, columns["hidden"])
+    columns["hidden"] = np.where(kind == KINDS.index("rope"), columns["hidden"] / share, columns["hidden"])
+
+
+def _of(op: Any) -> dict[str, float]:
+    return {**named(_FIELDS, op), "kind": float(KINDS.index(op.kind)), "alone": 0.0}
+
+
+def _work(columns: Columns) -> Work:
+    read, written, flops = _TRAFFIC[:, columns["kind"].astype(np.intp)]
+    return memory_work(read, written, flops, columns["tokens"], columns["hidden"], names.widths(columns)[0])
+
+
+register(OperatorKind("memory", _FIELDS, _work, _of, _complete, (("alone", "1 where a profile timed the kernel alone"),)))

@@ -9,8 +9,10 @@ import numpy as np
 
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, shown
-from perfmodel.ops.attention import PHASES, visited_pairs
+from perfmodel.ops import names
+from perfmodel.ops.attention import BATCH, DERIVED, KV_LEN, PHASES, Q_LEN, phase_of, read_phase, visited_pairs
 from perfmodel.ops.check import holdable, size
+from perfmodel.ops.kinds import DTYPE, KERNEL, STACK, Columns, Field, OperatorKind, named, register
 from perfmodel.ops.work import Work
 
 LATENT = 512  # compressed key-value dimension (DeepSeek-V2, arXiv 2405.04434, section 2.1)
@@ -63,3 +65,26 @@ def mla_work(batch: Any, q_len: Any, kv_len: Any, num_heads: Any, kv_bytes: Any,
     cache = 1.0 * batch * kv_len * (LATENT + ROPE) * kv_bytes
     rows = 1.0 * batch * q_len * num_heads
     return Work(2.0 * batch * num_heads * visited_pairs(q_len, kv_len) * (wide + narrow), cache + rows * wide * 2.0, rows * narrow * 2.0)
+
+
+_FIELDS = (
+    BATCH,
+    KV_LEN,
+    Field("num_heads", "heads", "query heads of this GPU"),
+    Q_LEN,
+    DTYPE,
+    STACK,
+    KERNEL,
+)
+
+
+def _of(op: Any) -> dict[str, float]:
+    return {**named(_FIELDS, op), **phase_of(op)}
+
+
+def _work(columns: Columns) -> Work:
+    sizes = {name: columns[name] for name in ("batch", "q_len", "kv_len", "num_heads")}
+    return mla_work(**sizes, kv_bytes=names.A_BYTES[columns["kv_dtype"].astype(np.intp)], decode=columns["decode"] > 0)
+
+
+register(OperatorKind("mla", _FIELDS, _work, _of, read_phase, DERIVED))

@@ -25,3 +25,8 @@ def check_operator(op: object) -> None:
     """Raise InputError for what is no operator, such as its name."""
     if not hasattr(op, "kind") or not hasattr(op, "dtype"):
         raise InputError(f"op is {shown(op)}: expected an operator such as Gemm(4096, 14336, 4096)")
+
+
+def operator_kind(op: Operator) -> str:
+    """Kind of the tables that an operator is a row of: gemm, attention, mla, moe, collective, memory ..."""
+    return str(getattr(op, "operator", None) or op.kind)

@@ -15,7 +15,7 @@ from perfmodel.learn.calibration import resolve
 from perfmodel.learn.collective_fit import Z80
 from perfmodel.library.collective import CollectiveTerms, model
 from perfmodel.ops.collective import bus_factor, collective_kind
-from perfmodel.predict.collectives import answer
+from perfmodel.predict.collectives import priced
 from perfmodel.units import GB, US_PER_S
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def curve(
     """
     sizes = np.round(2 ** np.linspace(8, 30, 177))
     spec = find_gpu(gpu)
-    rows = {"kind": collective_kind(kind), "message_bytes": sizes, "n_gpus": float(n_gpus), **columns}
-    found = answer(spec, rows, stack, resolve(spec, "collective", "auto")) if constants is None else model(spec, rows, stack, constants)
+    rows = {"kind": collective_kind(kind), "message_bytes": sizes, "n_gpus": float(n_gpus), "stack": stack, **columns}
+    found = priced(spec, rows, resolve(spec, "collective", "auto")) if constants is None else model(spec, rows, constants)
     return sizes, found
 
 

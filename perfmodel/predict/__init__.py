@@ -1,7 +1,7 @@
 """Predictions: one operator, one Triton config, or a table of operators on a GPU. A single question is a table of one row.
 
-configs.py answers for Triton configs, libraries.py for kernels of libraries, collectives.py for communication; any_stack.py is between
-the stacks where nobody names one; explain.py says why.
+route.py is the way of every table; libraries.py answers for kernels of libraries, collectives.py for communication, configs.py for Triton
+configs; any_stack.py is between the stacks where nobody names one; explain.py says why.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.ops.operator import Operator, check_operator
 from perfmodel.predict.configs import predict_config
-from perfmodel.predict.libraries import predict_frame, predict_one
 from perfmodel.predict.prediction import Prediction
+from perfmodel.predict.route import predict_frame, predict_one
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,40 +1,41 @@
-"""predict and predict_table for collectives: which fitted model answers, and its answer with interval, algorithm and protocol."""
+"""Answers for tables of collectives: the fitted model's latency with its interval, algorithm and protocol, and what no row shows."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic.bound import within
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.calibration import CalibrationLike, resolve
+from perfmodel.learn.calibration import Calibration, CalibrationLike, resolve
 from perfmodel.learn.card import BEYOND_KEY, COUNTS_KEY, MEASURED_KEY
 from perfmodel.learn.collective_fit import Z80
 from perfmodel.learn.domain import ARCH, COUNT, KIND, NO_ROWS, SIZE, STACK, WIDER, of_gpu, sizes_beyond
 from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import FittedModel
-from perfmodel.library.collective import CollectiveTerms, columns, model
-from perfmodel.library.collective_stacks import parse_stack
-from perfmodel.ops.collective import Collective, collective_kind
-from perfmodel.predict.prediction import Prediction
+from perfmodel.learn.operators import OperatorPredictions
+from perfmodel.library.collective import LAW, CollectiveTerms, model
+from perfmodel.library.collective_stacks import DEFAULT_STACK, parse_stack
+from perfmodel.ops import OperatorTable
+from perfmodel.ops.collective import collective_kind
 from perfmodel.units import US_PER_S
 
 SAME_LIBRARY = ("nccl", "torch")  # torch calls NCCL: rows of one speak for the other, what the host adds is the law's
 
 
-def answer(gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, fitted: FittedModel) -> CollectiveTerms:
+def priced(gpu: GpuSpec, columns: Mapping[str, Any], fitted: FittedModel) -> CollectiveTerms:
     """The law with a fitted model's constants: those of the GPU counts it was measured on, or those its card keeps for more GPUs."""
-    terms = model(gpu, columns_, stack, fitted.constants)
+    terms = model(gpu, columns, fitted.constants)
     if (beyond := fitted.card.get(BEYOND_KEY)) is None:
         return terms
-    more = np.broadcast_to(columns_["n_gpus"], terms.latency_s.shape) > beyond["gpus"]
+    more = np.broadcast_to(columns["n_gpus"], terms.latency_s.shape) > beyond["gpus"]
     if not more.any():
         return terms
-    other = model(gpu, columns_, stack, beyond["constants"])
+    other = model(gpu, columns, beyond["constants"])
 
     def either(one: Any, two: Any) -> Any:
         return {name: either(one[name], two[name]) for name in one} if isinstance(one, Mapping) else np.where(more, two, one)
@@ -43,37 +44,35 @@ def answer(gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, fitted: Fitted
     return CollectiveTerms(**{name: either(getattr(terms, name), getattr(other, name)) for name in names})
 
 
-def predict_rows(
-    gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, calibration: CalibrationLike
-) -> tuple[CollectiveTerms, FittedModel, dict[str, Any], npt.NDArray[np.intp]]:
-    """(terms, model, latency_us / low_us / high_us, what the model's rows do not show as in learn/domain) of checked columns.
+def answers(gpu: GpuSpec, table: OperatorTable, calibration: CalibrationLike) -> Iterator[tuple[slice, OperatorPredictions]]:
+    """The answer to a table of collectives, whole.
 
-    In is what lies in the model's own range and is of a number of GPUs, a kind and a stack that were measured, but small messages in.
+    In domain: within the model's own range, and of a number of GPUs, a kind and a stack that were measured; small messages always.
     """
-    fitted = resolve(gpu, "collective", calibration)
-    terms = answer(gpu, columns_, stack, fitted)
-    beyond = _outside(gpu, columns_, stack, fitted, terms)
-    terms = dataclasses.replace(terms, in_domain=beyond == 0)
+    if not table.rows:
+        return
+    fitted = resolve(gpu, LAW, calibration)
+    terms = priced(gpu, table, fitted)
+    beyond = _outside(gpu, table, fitted, terms)
     spread = np.exp(Z80 * terms.log_sigma * np.where((beyond & WIDER) > 0, OUTSIDE, 1.0))
     least = np.asarray(terms.least_s) * US_PER_S
     latency = np.maximum(terms.latency_s * US_PER_S, least)
-    ends = within(latency, latency / spread, latency * spread, least)
-    return terms, fitted, dict(zip(("latency_us", "low_us", "high_us"), ends, strict=True)), beyond
+    yield slice(None), OperatorPredictions(*within(latency, latency / spread, latency * spread, least), terms, fitted, beyond, least)
 
 
-def _outside(gpu: GpuSpec, columns_: Mapping[str, Any], stack: Any, fitted: FittedModel, terms: CollectiveTerms) -> npt.NDArray[np.intp]:
+def _outside(gpu: GpuSpec, table: OperatorTable, fitted: FittedModel, terms: CollectiveTerms) -> npt.NDArray[np.intp]:
     """Of each row, what the model's rows do not show: a sum of domain.SIZE, COUNT ..."""
     count = len(terms.latency_s)
     smallest = fitted.envelope.get("log2_bytes", (0.0, 0.0))[0]  # below it steps rule, and they do not change with bytes
     seen = fitted.in_domain({**terms.features, "log2_bytes": np.maximum(terms.features["log2_bytes"], smallest)}, count)
     found = np.where(terms.in_domain & seen, 0, SIZE) + of_gpu(fitted.card, gpu)
     if (counts := fitted.card.get(COUNTS_KEY)) is not None:
-        found |= np.where(np.isin(columns_["n_gpus"], counts), 0, COUNT)
+        found |= np.where(np.isin(table["n_gpus"], counts), 0, COUNT)
     if (measured := fitted.card.get(MEASURED_KEY)) is not None:
-        found |= np.where(_among(columns_["kind"], collective_kind, measured["kinds"]), 0, KIND)
+        found |= np.where(_among(table["kind"], collective_kind, measured["kinds"]), 0, KIND)
         stacks = {name for of_gpu_ in measured["rows"].values() for name in of_gpu_}
         stacks |= set(SAME_LIBRARY) if stacks & set(SAME_LIBRARY) else set()
-        found |= np.where(_among("nccl" if stack is None else stack, lambda name: parse_stack(name)[0], stacks), 0, STACK)
+        found |= np.where(_among(table.get("stack", DEFAULT_STACK), lambda name: parse_stack(name)[0], stacks), 0, STACK)
     return found
 
 
@@ -84,43 +83,45 @@ def _among(values: Any, canonical: Callable[[Any], str], known: Collection[str])
     return np.array([inside[value] for value in texts.tolist()], dtype=bool)
 
 
-def _reasons(code: int, op: Collective, gpu: GpuSpec, stack: str | None, fitted: FittedModel, terms: CollectiveTerms) -> tuple[str, ...]:
-    """The same of one question in words."""
-    found = []
+def reasons(found: OperatorPredictions, gpu: GpuSpec, table: OperatorTable) -> tuple[str, ...]:
+    """What the rows behind the answer to one collective do not show, in words."""
+    code, fitted = int(found.outside[0]), found.model
+    kind, n_gpus, stack = (table.get(name, [DEFAULT_STACK])[0] for name in ("kind", "n_gpus", "stack"))
+    said = []
     if code & NO_ROWS:
-        found.append("no measured row for collective: the law alone")
+        said.append("no measured row for collective: the law alone")
     if code & ARCH:
-        found.append(f"no row of {gpu.arch} for collective")
+        said.append(f"no row of {gpu.arch} for collective")
     if code & KIND:
-        found.append(f"no row of {op.kind} for collective")
+        said.append(f"no row of {kind} for collective")
     if code & STACK:
-        found.append(f"no row of stack {stack or 'nccl'} for collective")
+        said.append(f"no row of stack {stack} for collective")
     if code & COUNT:
-        found.append(f"no row of {op.n_gpus} GPUs for collective (measured: {', '.join(map(str, fitted.card[COUNTS_KEY]))})")
+        said.append(f"no row of {n_gpus:.0f} GPUs for collective (measured: {', '.join(map(str, fitted.card[COUNTS_KEY]))})")
     if code & SIZE:
-        found += sizes_beyond(fitted, terms.features, 1e-9, 0.1) or [
-            f"a message of {op.message_bytes} bytes over {op.nodes} nodes is beyond the evidence"
+        said += sizes_beyond(fitted, found.terms.features, 1e-9, 0.1) or [
+            f"a message of {table['message_bytes'][0]:.0f} bytes over {table['nodes'][0]:.0f} nodes is beyond the evidence"
         ]
-    return tuple(found)
+    return tuple(said)
 
 
-def predict_collective(op: Collective, gpu: GpuSpec, stack: str | None, calibration: CalibrationLike) -> Prediction:
-    """One collective; `detail` names algorithm, protocol and path."""
-    terms, fitted, numbers, beyond = predict_rows(gpu, columns(op), stack, calibration)
-    return Prediction(
-        latency_us=float(numbers["latency_us"][0]),
-        low_us=float(numbers["low_us"][0]),
-        high_us=float(numbers["high_us"][0]),
-        bound=str(terms.bound()[0]),
-        terms={name: float(value[0]) * US_PER_S for name, value in terms.seconds.items()},
-        tier=fitted.tier,
-        in_domain=bool(terms.in_domain[0]),
-        model_id=fitted.model_id,
-        outside=_reasons(int(beyond[0]), op, gpu, stack, fitted, terms),
-        detail={
-            "algorithm": str(terms.algorithm[0]),
-            "protocol": str(terms.protocol[0]),
-            "path": str(terms.path[0]),
-            "stack": stack or "nccl",
-        },
-    )
+def detail(found: OperatorPredictions, table: OperatorTable) -> dict[str, Any]:
+    """Algorithm, protocol and path of the answer to one collective, and whose it is."""
+    terms = cast(CollectiveTerms, found.terms)
+    ways = {name: str(getattr(terms, name)[0]) for name in ("algorithm", "protocol", "path")}
+    return {**ways, "stack": str(table.get("stack", [""])[0]) or DEFAULT_STACK}
+
+
+def law_us(gpu: GpuSpec, table: OperatorTable, fitted: FittedModel) -> float:
+    """What the answer to one collective would be on another GPU, by the same model."""
+    return float(next(answers(gpu, table, Calibration(gpu.name, {LAW: fitted})))[1].latency_us[0])
+
+
+def law_of(_: OperatorTable) -> str:
+    """Name of the constants of the law."""
+    return LAW
+
+
+def named(_: OperatorTable) -> bool:
+    """Without a stack NCCL is meant: it is always known."""
+    return True

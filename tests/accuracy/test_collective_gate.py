@@ -40,7 +40,7 @@ def unseen_sizes(name: str) -> dict[str, float]:
     found = rows(name)
     error = np.abs(np.expm1(-held_out_errors(found, None, FOLDS, 0)))
     assert np.isfinite(error).all()
-    nccl = np.isin(found.stack, NCCL)
+    nccl = np.isin(found.columns["stack"], NCCL)
     return {"mean": float(error[nccl].mean()), "rows": int(nccl.sum())}
 
 
@@ -49,7 +49,7 @@ def two_h200s(left_out: bool) -> dict[str, float]:
     """Seven runs on two H200s: sizes left out of their fit, or answered by the spec tier."""
     found, constants = rows("h200_sxm"), resolve(gpu("h200_sxm"), "collective", None).constants
     error = np.abs(np.expm1(-(held_out_errors(found, constants, FOLDS, 0) if left_out else found.errors(constants))))
-    graph = found.stack == "torch_graph"
+    graph = found.columns["stack"] == "torch_graph"
     return {"graph": float(error[graph].mean()), "eager": float(error[~graph].mean()), "mean": float(error.mean()), "rows": len(error)}
 
 
@@ -57,7 +57,7 @@ def two_h200s(left_out: bool) -> dict[str, float]:
 def covered(name: str) -> float:
     """Share of a GPU's rows within the law's own 80 % interval."""
     found = rows(name)
-    terms = model(found.gpu, found.columns, found.stack, resolve(found.gpu, "collective", "auto").constants)
+    terms = model(found.gpu, found.columns, resolve(found.gpu, "collective", "auto").constants)
     assert np.isfinite(terms.latency_s).all() and (terms.latency_s > 0).all()
     return float((np.abs(found.log_latency - np.log(terms.latency_s)) < 1.2816 * terms.log_sigma).mean())
 

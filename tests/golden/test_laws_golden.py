@@ -17,12 +17,12 @@ from goldens import differences, number, read
 
 from perfmodel.hw import gpu
 from perfmodel.learn.operators import operator_terms
-from perfmodel.library.collective import model, read_columns
-from perfmodel.library.columns import read_frame, take
-from perfmodel.library.names import KERNELS
+from perfmodel.library.collective import model
 from perfmodel.library.registry import parts
+from perfmodel.ops import OperatorTable
 from perfmodel.ops.collective import KINDS
 from perfmodel.ops.memory import TRAFFIC
+from perfmodel.ops.names import KERNELS
 
 FILE = Path(__file__).with_name("laws.json")
 GPUS = ("a100_sxm4_80gb", "h100_sxm", "b200_sxm", "l40s", "l20", "h20", "rtx_pro_6000")
@@ -98,9 +98,9 @@ def terms_of(operator: str) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for name, on, row in cases(operator):
         kind = operator.split("_", maxsplit=1)[0]
-        columns = read_frame(kind, pd.DataFrame([row]))
-        ((what, rows),) = parts(kind, columns)
-        t = operator_terms(gpu(on), what, take(columns, rows), {})
+        columns = OperatorTable.read(kind, pd.DataFrame([row]))
+        ((what, rows),) = parts(columns)
+        t = operator_terms(gpu(on), what, columns.take(rows), {})
         out[name] = {
             "latency_us": number(t.latency_s[0] * 1e6), "least_us": number(np.ravel(t.least_s)[0] * 1e6),
             "seconds": {k: number(np.broadcast_to(v, 1)[0] * 1e6) for k, v in t.seconds.items()},
@@ -131,8 +131,8 @@ def collectives() -> dict[str, dict[str, Any]]:
                 "topology": topology, "version": pick.choice(("", "0.5.0", "2.19", "2.27.3", "1.0")),
                 "stack": pick.choice(COLLECTIVE_STACKS),
             }  # fmt: skip
-            columns, stack = read_columns(pd.DataFrame([row]))
-            t = model(gpu(name), columns, stack)
+            columns = OperatorTable.read("collective", pd.DataFrame([row]))
+            t = model(gpu(name), columns)
             out[f"collective {name} " + " ".join(f"{k}={v}" for k, v in row.items() if v != "")] = {
                 **{k: number(v[0] * 1e6) for k, v in t.seconds.items()}, "sigma": number(t.log_sigma[0]), "in_domain": bool(t.in_domain[0]),
                 "way": f"{t.algorithm[0]} {t.protocol[0]} {t.path[0]}", **{k: number(v[0]) for k, v in t.features.items()},
@@ -162,7 +162,7 @@ def test_one_operator_has_the_terms_of_its_row() -> None:
     for operator in OPERATORS:
         for name, on, row in list(cases(operator))[:6]:
             kind = operator.split("_")[0]
-            columns = read_frame(kind, pd.DataFrame([row]))
-            ((what, _),) = parts(kind, columns)
+            columns = OperatorTable.read(kind, pd.DataFrame([row]))
+            ((what, _),) = parts(columns)
             t = operator_terms(gpu(on), what, columns, {})
             assert float(t.latency_s[0]) * 1e6 == pytest.approx(expected[name]["latency_us"], rel=1e-6), name

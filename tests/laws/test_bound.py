@@ -17,8 +17,8 @@ from perfmodel.analytic.bound import CLOCK_MARGIN, beats, least_seconds, link_se
 from perfmodel.calibrate.operator_rows import read_possible
 from perfmodel.evaluate import physics
 from perfmodel.hw import gpu
-from perfmodel.library.columns import read_frame, read_operator
-from perfmodel.library.work import faster_than_physics, least_s, work
+from perfmodel.library.least import faster_than_physics, least_s
+from perfmodel.ops import OperatorTable
 from perfmodel.ops.collective import least_share
 from perfmodel.ops.work import Work
 
@@ -30,7 +30,7 @@ CARD = dataclasses.replace(
 
 
 def least(kind: str, op: Any, stack: str | None = None) -> float:
-    return float(least_s(CARD, kind, read_operator(kind, op, stack))[0])
+    return float(least_s(CARD, OperatorTable.of(op, stack))[0])
 
 
 def test_the_bound_is_the_larger_of_flops_at_the_highest_clock_and_bytes_beyond_l2() -> None:
@@ -102,7 +102,7 @@ def test_links_by_hand() -> None:
     ],
 )
 def test_a_table_counts_the_work_that_its_operators_say(kind: str, op: Any) -> None:
-    table, own = work(kind, read_operator(kind, op, None)), op.work()
+    table, own = OperatorTable.of(op, None).work(), op.work()
     for name in ("flops", "read_bytes", "write_bytes"):
         assert float(np.broadcast_to(getattr(table, name), (1,))[0]) == pytest.approx(float(getattr(own, name)), rel=1e-9), name
 
@@ -131,15 +131,14 @@ def test_a_row_beats_physics_only_by_more_than_the_margin_of_clocks() -> None:
 )
 def test_answers_that_were_faster_than_the_card(op: Any, name: str, stack: str | None, calibration: Any) -> None:
     spec, found = gpu(name), pm.predict(op, name, stack=stack, calibration=calibration)
-    kind = getattr(op, "operator", "gemm")
-    bound_us = float(least_s(spec, kind, read_operator(kind, op, stack))[0]) * 1e6
+    bound_us = float(least_s(spec, OperatorTable.of(op, stack))[0]) * 1e6
     assert bound_us * (1 - 1e-9) <= found.low_us <= found.latency_us <= found.high_us
 
 
 def test_rows_that_beat_physics_do_not_teach_and_are_named() -> None:
     shape = {"phase": "decode", "batch": 64, "q_len": 1, "kv_len": 8192, "q_heads": 64, "kv_heads": 8, "head_dim": 128}
     frame = pd.DataFrame([{**shape, "latency_us": us, "gpu": "a100_sxm4_80gb", "stack": "trtllm"} for us in (636.0, 1400.0)], index=[7, 8])
-    assert faster_than_physics(gpu("a100"), "attention", read_frame("attention", frame), frame["latency_us"].to_numpy()).tolist() == [
+    assert faster_than_physics(gpu("a100"), OperatorTable.read("attention", frame), frame["latency_us"].to_numpy()).tolist() == [
         True,
         False,
     ]

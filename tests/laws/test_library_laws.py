@@ -14,8 +14,8 @@ from perfmodel.analytic.constants import physics
 from perfmodel.hw import gpu
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.operators import operator_terms, predict_columns
-from perfmodel.library.columns import read_operator
 from perfmodel.library.registry import MODELS, parts
+from perfmodel.ops import OperatorTable
 from perfmodel.ops.attention import Attention
 from perfmodel.ops.gemm import Gemm
 from perfmodel.ops.memory import MemoryBound
@@ -28,9 +28,8 @@ power = st.integers(0, 13).map(lambda e: 2**e)
 
 
 def law(op: Any, spec: Any, stack: str = "vllm") -> Any:
-    kind = getattr(op, "operator", None) or op.kind
-    columns = read_operator(kind, op, stack)
-    return operator_terms(spec, parts(kind, columns)[0][0], columns, {})
+    columns = OperatorTable.of(op, stack)
+    return operator_terms(spec, parts(columns)[0][0], columns, {})
 
 
 def seconds(op: Any, spec: Any) -> float:
@@ -84,7 +83,7 @@ def test_gemm_never_beats_the_flops_of_the_highest_clock(name: str, m: int, n: i
 @pytest.mark.parametrize("size", [4096, 16384])
 def test_no_answer_beats_the_datasheet(name: str, size: int) -> None:
     spec = gpu(name)
-    found = predict_columns(spec, "gemm", read_operator("gemm", Gemm(size, size, size), "vllm"), resolve(spec, "gemm", "auto"))
+    found = predict_columns(spec, "gemm", OperatorTable.of(Gemm(size, size, size), "vllm"), resolve(spec, "gemm", "auto"))
     least = 2e6 * size**3 / spec.tensor_rate("bf16") / physics("library_gemm")["peak_share"].value
     assert least * (1 - 1e-9) <= found.low_us <= found.latency_us <= found.high_us
 

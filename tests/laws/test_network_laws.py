@@ -25,7 +25,7 @@ SWITCH_LOSS = 2.0  # a library's own choice may be worse than its last one: 19 u
 @given(names, kinds, stacks, counts, sizes)
 def test_terms_add_up_and_never_beat_the_wire(name: str, kind: str, stack: str, n: int, size: int) -> None:
     spec = gpu(name)
-    terms = model(spec, {"kind": kind, "message_bytes": size, "n_gpus": n}, stack)
+    terms = model(spec, {"kind": kind, "message_bytes": size, "n_gpus": n, "stack": stack})
     total = sum(v[0] for v in terms.seconds.values())
     assert terms.latency_s[0] == pytest.approx(total, rel=1e-9)
     assert all(v[0] >= -1e-15 for v in terms.seconds.values())
@@ -39,7 +39,7 @@ def test_terms_add_up_and_never_beat_the_wire(name: str, kind: str, stack: str, 
 @given(names, kinds, stacks, counts)
 def test_more_bytes_never_take_less_within_an_algorithm(name: str, kind: str, stack: str, n: int) -> None:
     message = np.round(2 ** np.linspace(8, 30, 200))
-    terms = model(gpu(name), {"kind": kind, "message_bytes": message, "n_gpus": float(n)}, stack)
+    terms = model(gpu(name), {"kind": kind, "message_bytes": message, "n_gpus": float(n), "stack": stack})
     same = (terms.algorithm[1:] == terms.algorithm[:-1]) & (terms.protocol[1:] == terms.protocol[:-1])
     grown = np.diff(terms.latency_s) / terms.latency_s[:-1]
     assert (grown[same] > -1e-9).all()
@@ -50,9 +50,9 @@ def test_more_bytes_never_take_less_within_an_algorithm(name: str, kind: str, st
 @given(names, kinds, stacks, counts, sizes)
 def test_a_faster_link_is_never_slower(name: str, kind: str, stack: str, n: int, size: int) -> None:
     spec = gpu(name)
-    columns = {"kind": kind, "message_bytes": size, "n_gpus": n}
+    columns = {"kind": kind, "message_bytes": size, "n_gpus": n, "stack": stack}
     faster = dataclasses.replace(spec, nvlink_bytes_per_s=spec.nvlink_bytes_per_s * 1.5, pcie_bytes_per_s=spec.pcie_bytes_per_s * 1.5)
-    slow, fast = model(spec, columns, stack), model(faster, columns, stack)
+    slow, fast = model(spec, columns), model(faster, columns)
     assume((slow.algorithm[0], slow.protocol[0]) == (fast.algorithm[0], fast.protocol[0]))
     assert fast.latency_s[0] <= slow.latency_s[0] * (1 + 1e-9)
 

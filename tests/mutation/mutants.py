@@ -26,7 +26,7 @@ SKIPPED = {
     "plan/evaluate_serving.py": "scores, held by the serving gate",
     "plan/fit_overhead.py": "fits, by hand",
     "plan/catalogue.py": "a list of models and what each file says",
-    "library/collective_rows.py": "reads rows of nccl-tests for the fit",
+    "library/collective_question.py": "reads rows of nccl-tests for the fit",
 }
 SPEED_NAMES = {"CORE_ROWS", "maxsize", "_ROWS_AT_ONCE"}
 GUARD = 1e-6

@@ -13,8 +13,8 @@ import pytest
 
 from perfmodel.analytic.constants import physics
 from perfmodel.hw import gpu
-from perfmodel.library.columns import read_frame
 from perfmodel.library.terms import OperatorTerms
+from perfmodel.ops import OperatorTable
 
 US = 1e-6
 
@@ -40,7 +40,7 @@ def neutral(law: str, **values: float) -> dict[str, float]:
 def ask(law: Callable[..., OperatorTerms], on: Any, c: dict[str, float], kind: str, /, **row: Any) -> Any:
     """`seconds`, `features` and `latency_s` of one operator, as numbers; a row says the same alone and in a table."""
     with np.errstate(divide="ignore"):  # features are logarithms, of terms that a test may have made 0
-        table, three = (law(on, read_frame(kind, pd.DataFrame([row] * rows)), c) for rows in (1, 3))
+        table, three = (law(on, OperatorTable.read(kind, pd.DataFrame([row] * rows)), c) for rows in (1, 3))
     first = {name: float(np.broadcast_to(v, 1)[0]) for name, v in table.seconds.items()}
     for name, value in three.seconds.items():
         assert np.broadcast_to(value, 3) == pytest.approx(first[name], rel=1e-9), name

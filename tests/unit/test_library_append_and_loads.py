@@ -13,8 +13,8 @@ from perfmodel.hw import gpu
 from perfmodel.library import attention_decode, attention_prefill, moe
 from perfmodel.library.attention_append import append_s
 from perfmodel.library.attention_kernels import ALWAYS, prefill_kernels
-from perfmodel.library.columns import read_frame
-from perfmodel.library.names import KERNELS, STACKS
+from perfmodel.ops import OperatorTable
+from perfmodel.ops.names import KERNELS, STACKS
 
 PREFILL, MOE = constant_values(attention_prefill.LAW), constant_values(moe.LAW)
 
@@ -57,7 +57,7 @@ def test_sglang_stores_keys_and_values_of_uneven_width_with_torch() -> None:
 def prefill_us(stack: str, kernel: str, kv_dtype: str = "bf16", name: str = "l40s", **shape: float) -> float:
     known = {"batch": 16, "q_len": 8192, "kv_len": 8192, "q_heads": 8, "kv_heads": 1, "head_dim": 64, "window": 0, **shape}
     frame = pd.DataFrame([{**known, "phase": "prefill", "stack": stack, "kernel": kernel, "dtype": "bf16", "kv_dtype": kv_dtype}])
-    return 1e6 * float(attention_prefill.terms(gpu(name), read_frame("attention", frame), PREFILL).latency_s[0])
+    return 1e6 * float(attention_prefill.terms(gpu(name), OperatorTable.read("attention", frame), PREFILL).latency_s[0])
 
 
 @pytest.mark.parametrize(("head_dim", "low", "high"), [(64, 0.6, 1.1), (192, 0.25, 0.5)])
@@ -78,7 +78,7 @@ def test_triton_converts_fp8_keys_for_few_rows_in_wide_heads() -> None:
 def xqa_us(name: str, **shape: float) -> float:
     known = {"batch": 1024, "q_len": 1, "kv_len": 16, "kv_heads": 4, "head_dim": 128, "window": 0, **shape}
     row = {**known, "phase": "decode", "stack": "trtllm", "kernel": "trtllm", "dtype": "bf16", "kv_dtype": "fp8"}
-    columns = read_frame("attention", pd.DataFrame([row]))
+    columns = OperatorTable.read("attention", pd.DataFrame([row]))
     assert int(columns["kernel"][0]) == KERNELS.index("trtllm")
     return 1e6 * float(attention_decode.terms(gpu(name), columns, constant_values(attention_decode.LAW)).latency_s[0])
 
@@ -93,7 +93,7 @@ def test_units_of_xqa_on_hopper_grow_with_query_heads_and_width() -> None:
 def moe_terms(stack: str, inter: int, tokens: int = 64) -> tuple[float, float]:
     """(us, us of single loads) of the layer whose rows the law cites, one shard of its experts' columns, on an H100."""
     sizes = {"hidden": 2816, "inter": inter, "num_experts": 128, "top_k": 8, "tokens": tokens}
-    found = moe.terms(gpu("h100_sxm"), read_frame("moe", pd.DataFrame([{**sizes, "stack": stack, "dtype": "bf16"}])), MOE)
+    found = moe.terms(gpu("h100_sxm"), OperatorTable.read("moe", pd.DataFrame([{**sizes, "stack": stack, "dtype": "bf16"}])), MOE)
     return 1e6 * float(found.latency_s[0]), 1e6 * float(found.seconds["single loads"][0])
 
 

@@ -11,8 +11,8 @@ from perfmodel.library import attention_decode, attention_prefill
 from perfmodel.library.attention_kernels import decode_kernels
 from perfmodel.library.attention_splits import full_waves, plan
 from perfmodel.library.attention_tiles import narrow_tiles
-from perfmodel.library.names import DTYPES, KERNELS, STACKS
 from perfmodel.library.stacks.trtllm import xqa, xqa_warpgroup
+from perfmodel.ops.names import DTYPES, KERNELS, STACKS
 
 Shape = dict[str, float]
 

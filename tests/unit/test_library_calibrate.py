@@ -16,7 +16,7 @@ from perfmodel.hw import gpu
 from perfmodel.learn import operators
 from perfmodel.learn.calibration import Calibration
 from perfmodel.learn.model import TREE_DIGEST, FittedModel
-from perfmodel.predict.libraries import predict_frame
+from perfmodel.predict.route import predict_frame
 
 
 def table(factor: float = 1.0, rows: int = 60, noise: float = 0.0) -> pd.DataFrame:

@@ -8,13 +8,13 @@ import pytest
 
 from perfmodel.hw import gpu
 from perfmodel.learn.operators import operator_terms
-from perfmodel.library.columns import read_frame
 from perfmodel.library.terms import OperatorTerms
+from perfmodel.ops import OperatorTable
 
 
 def asked(name: str, dtype: str, size: int, stack: str = "trtllm") -> OperatorTerms:
     frame = pd.DataFrame({"m": [size], "n": [size], "k": [size], "dtype": dtype, "stack": stack})
-    return operator_terms(gpu(name), "gemm_quantised", read_frame("gemm", frame), {})
+    return operator_terms(gpu(name), "gemm_quantised", OperatorTable.read("gemm", frame), {})
 
 
 def test_scales_of_blocks_take_one_kernel_and_a_scale_of_the_tensor_several() -> None:

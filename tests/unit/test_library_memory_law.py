@@ -9,12 +9,12 @@ import pytest
 from perfmodel.analytic.constants import constant_values
 from perfmodel.hw import gpu
 from perfmodel.library import memory
-from perfmodel.library.columns import read_frame
+from perfmodel.ops import OperatorTable
 
 
 def seconds(name: str, kind: str, tokens: int, hidden: int, source: str = "", stack: str = "torch") -> float:
     frame = pd.DataFrame({"kind": [kind], "tokens": [tokens], "hidden": [hidden], "dtype": ["bf16"], "source": [source], "stack": stack})
-    return float(memory.terms(gpu(name), read_frame("memory", frame), constant_values(memory.LAW, {})).latency_s[0])
+    return float(memory.terms(gpu(name), OperatorTable.read("memory", frame), constant_values(memory.LAW, {})).latency_s[0])
 
 
 def test_a_small_addition_costs_a_launch() -> None:
@@ -55,5 +55,5 @@ def test_a_longer_row_takes_its_block_longer() -> None:
 
 def test_the_source_of_a_row_is_read_where_there_is_one() -> None:
     frame = pd.DataFrame({"kind": "add", "tokens": 8, "hidden": 64, "source": ["vidur", "neusight", None]})
-    assert read_frame("memory", frame)["alone"].tolist() == [1, 0, 0]
-    assert np.all(read_frame("memory", frame.drop(columns="source"))["alone"] == 0)
+    assert OperatorTable.read("memory", frame)["alone"].tolist() == [1, 0, 0]
+    assert np.all(OperatorTable.read("memory", frame.drop(columns="source"))["alone"] == 0)

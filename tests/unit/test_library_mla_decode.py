@@ -8,8 +8,8 @@ import pytest
 from perfmodel.analytic.constants import constant_values
 from perfmodel.hw import gpu
 from perfmodel.library import mla_decode
-from perfmodel.library.names import DTYPES, STACKS
 from perfmodel.library.terms import OperatorTerms
+from perfmodel.ops.names import DTYPES, STACKS
 
 
 def decode(name: str, stack: str, *, batch: float = 1, heads: float = 8, keys: float = 8192, kv: str = "bf16") -> OperatorTerms:

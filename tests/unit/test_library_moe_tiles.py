@@ -8,10 +8,10 @@ import pytest
 
 import perfmodel as pm
 from perfmodel.hw import gpu
-from perfmodel.library import moe_rows, moe_tiles
+from perfmodel.library import moe_tiles
 from perfmodel.library.arch import inline_ecc
-from perfmodel.library.columns import read_frame
-from perfmodel.library.names import DTYPES, KERNELS, STACKS
+from perfmodel.ops import OperatorTable, moe_table
+from perfmodel.ops.names import DTYPES, KERNELS, STACKS
 
 TOKENS = (16.0, 64.0, 256.0, 4096.0)
 Sizes = list[tuple[float, float, float]]
@@ -78,11 +78,11 @@ def test_old_rows_are_gated_and_send_whole_tokens() -> None:
             "framework_version": ["0.5.10", "0.5.10", "0.5.14", "0.14.0", "1.0.0"],
         }
     )  # fmt: skip
-    found = read_frame("moe", frame)
+    found = OperatorTable.read("moe", frame)
     assert found["gated"].tolist() == [1, 1, 0, 1, 0]
     assert found["whole_tokens"].tolist() == [0, 1, 0, 0, 0]
-    assert read_frame("moe", frame.drop(columns="framework_version"))["gated"].tolist() == [0] * 5
-    assert moe_rows.is_older((0, 24), "unknown") == 0.0
+    assert OperatorTable.read("moe", frame.drop(columns="framework_version"))["gated"].tolist() == [0] * 5
+    assert moe_table.is_older((0, 24), "unknown") == 0.0
 
 
 def test_an_untuned_kernel_is_slower_than_a_tuned_one_on_hopper() -> None:

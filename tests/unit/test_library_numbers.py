@@ -14,8 +14,9 @@ from perfmodel.hw import gpu
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.operators import operator_terms, predict_columns
 from perfmodel.library import gemm
-from perfmodel.library.columns import MEMORY_KINDS, read_frame, take
 from perfmodel.library.registry import parts
+from perfmodel.ops import OperatorTable
+from perfmodel.ops.memory import KINDS as MEMORY_KINDS
 
 GPUS = ("a100_sxm", "h100_sxm", "l20", "b200_sxm")
 ROWS = 40
@@ -73,12 +74,12 @@ def table(kind: str, seed: int) -> pd.DataFrame:
 @pytest.mark.parametrize("name", GPUS)
 @pytest.mark.parametrize("kind", ["gemm", "attention", "moe", "mla", "memory"])
 def test_one_question_is_answered_as_its_row_in_a_table(name: str, kind: str) -> None:
-    spec, columns = gpu(name), read_frame(kind, table(kind, 3))
-    for what, rows in parts(kind, columns):
-        part, model = take(columns, rows), resolve(spec, what, "auto")
+    spec, columns = gpu(name), OperatorTable.read(kind, table(kind, 3))
+    for what, rows in parts(columns):
+        part, model = columns.take(rows), resolve(spec, what, "auto")
         whole = operator_terms(spec, what, part, model.constants)
         for row in range(len(part["dtype"])):
-            one = predict_columns(spec, what, take(part, slice(row, row + 1)), model)
+            one = predict_columns(spec, what, part.take(slice(row, row + 1)), model)
             assert one.terms.latency_s[0] == pytest.approx(whole.latency_s[row], rel=RELATIVE)
             for mine, all_rows in ((one.terms.seconds, whole.seconds), (one.terms.features, whole.features)):
                 assert list(mine) == list(all_rows)
@@ -89,7 +90,7 @@ def test_one_question_is_answered_as_its_row_in_a_table(name: str, kind: str) ->
 @pytest.mark.parametrize("name", GPUS)
 def test_tiles_that_are_not_tried_could_not_have_been_the_best(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, frame = gpu(name), pd.concat([table("gemm", seed) for seed in range(60)], ignore_index=True)
-    columns, constants = read_frame("gemm", frame), resolve(spec, "gemm", "auto").constants
+    columns, constants = OperatorTable.read("gemm", frame), resolve(spec, "gemm", "auto").constants
     quick = operator_terms(spec, "gemm", columns, constants)
     tried = []
 

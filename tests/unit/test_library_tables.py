@@ -8,11 +8,12 @@ import pytest
 
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
-from perfmodel.library.columns import read_frame
+from perfmodel.ops import OperatorTable
 from perfmodel.ops.attention import Attention
 from perfmodel.ops.gemm import Gemm
 from perfmodel.ops.moe import MoE
-from perfmodel.predict.libraries import CHUNK, predict_frame, predict_one
+from perfmodel.predict.libraries import CHUNK
+from perfmodel.predict.route import predict_frame, predict_one
 
 GEMM = pd.DataFrame({"m": [1, 64, 4096], "n": [4096, 4096, 8192], "k": [4096, 1024, 8192], "framework": ["vllm", "sglang", "trtllm"]})
 
@@ -25,7 +26,7 @@ def test_spellings_of_public_tables_are_read() -> None:
             "head_dim": [128], "window_tokens": [0], "framework": ["vllm"], "kernel": ["vllm_flash_attn_fa3"], "unheard_of": ["x"],
         }
     )  # fmt: skip
-    columns = read_frame("attention", frame)
+    columns = OperatorTable.read("attention", frame)
     assert (columns["decode"][0], columns["kv_dtype"][0], columns["stack"][0], columns["kernel"][0]) == (1.0, 2.0, 1.0, 2.0)
     moe = pd.DataFrame(
         {
@@ -38,7 +39,11 @@ def test_spellings_of_public_tables_are_read() -> None:
             "moe_ep_size": [4],
         }
     )
-    assert (read_frame("moe", moe)["tp"][0], read_frame("moe", moe)["ep"][0], read_frame("moe", moe)["gated"][0]) == (2.0, 4.0, 1.0)
+    assert (
+        OperatorTable.read("moe", moe)["tp"][0],
+        OperatorTable.read("moe", moe)["ep"][0],
+        OperatorTable.read("moe", moe)["gated"][0],
+    ) == (2.0, 4.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from perfmodel.hw import gpu
 from perfmodel.library import moe_routing
 from perfmodel.library.attention_kernels import prefill_kernels
 from perfmodel.library.attention_tiles import tiles
-from perfmodel.library.names import KERNELS, STACKS
+from perfmodel.ops.names import KERNELS, STACKS
 
 
 def tile(name: str, stack: str, kernel: str, head_dim: int, group: int = 1, fp8: bool = False) -> tuple[float, float, float]:

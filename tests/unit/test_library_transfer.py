@@ -29,7 +29,7 @@ from perfmodel.learn.transfer import (
     visible,
 )
 from perfmodel.library.attention_paths import PATHS
-from perfmodel.library.columns import read_operator
+from perfmodel.ops import OperatorTable
 from perfmodel.ops.attention import Attention
 
 FEATURES = {"stack": np.array([1.0, 2.0, 0.0]), "kernel": np.array([2.0, 2.0, 0.0]), "log2_m": np.array([3.0, 4.0, 5.0])}
@@ -162,7 +162,7 @@ def test_rows_beside_an_entry_come_back_and_damaged_ones_are_refused() -> None:
 
 
 def latency(op: Attention, name: str, stack: str, kernel: str | None = None) -> float:
-    columns = read_operator("attention", op, stack, kernel)
+    columns = OperatorTable.of(op, stack, kernel)
     return float(operator_terms(gpu(name), f"attention_{op.phase}", columns, {}).latency_s[0])
 
 
@@ -185,7 +185,7 @@ def test_groups_too_wide_for_xqa_run_head_by_head() -> None:
 def test_decode_says_which_of_a_stacks_kernels_runs() -> None:
     def variant(stack: str, q_heads: int, kv_dtype: str, name: str = "l40s") -> float:
         op = Attention("decode", 64, 1, 2048, q_heads, 2, 128, kv_dtype=kv_dtype)
-        found = operator_terms(gpu(name), "attention_decode", read_operator("attention", op, stack, None), {}).variant
+        found = operator_terms(gpu(name), "attention_decode", OperatorTable.of(op, stack, None), {}).variant
         assert found is not None
         return float(found[0])
 

@@ -13,15 +13,16 @@ from perfmodel.analytic.network import fill, nvls, one_shot, ring, two_shot
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.hw.node import node, nodes, read_node
-from perfmodel.library.collective import columns, model, read_columns
+from perfmodel.library.collective import model
 from perfmodel.library.collective_stacks import limits, parse_stack, version_key
+from perfmodel.ops import OperatorTable
 from perfmodel.ops.collective import Collective, bus_factor, collective_kind
 
 H100, A100, L40S = gpu("h100_sxm"), gpu("a100_sxm4_80gb"), gpu("l40s")
 
 
 def ask(kind: str, size: int, n: int, stack: str = "nccl", on: object = None, **more: object):  # type: ignore[no-untyped-def]
-    return model(on or H100, {"kind": kind, "message_bytes": size, "n_gpus": n, **more}, stack)  # type: ignore[arg-type]
+    return model(on or H100, {"kind": kind, "message_bytes": size, "n_gpus": n, "stack": stack, **more})  # type: ignore[arg-type]
 
 
 # --- laws by hand ---------------------------------------------------------------------------------------------------------
@@ -233,16 +234,16 @@ def test_spellings_and_table_columns() -> None:
     frame = pd.DataFrame(
         {"op": ["alltoall"], "num_gpus": [8], "message_bytes": [4096], "impl": ["NCCL"], "framework_version": ["2.29"], "dtype": ["half"]}
     )
-    found, stack = read_columns(frame)
-    assert set(found) == {"kind", "n_gpus", "message_bytes", "version", "dtype"} and stack is not None and stack[0] == "NCCL"
-    assert model(H100, found, stack).latency_s[0] > 0
+    found = OperatorTable.read("collective", frame)
+    assert set(found) == {"kind", "n_gpus", "message_bytes", "version", "dtype", "stack"} and found["stack"][0] == "NCCL"
+    assert model(H100, found).latency_s[0] > 0
     with pytest.raises(InputError, match="n_gpus"):
-        read_columns(frame.drop(columns="num_gpus"))
+        OperatorTable.read("collective", frame.drop(columns="num_gpus"))
 
 
 def test_one_operator_and_a_table_agree() -> None:
     op = Collective("all_gather", 2**20, 8, dtype="fp16")
-    assert model(H100, columns(op)).latency_s[0] == ask("all_gather", 2**20, 8, dtype="half").latency_s[0]
+    assert model(H100, OperatorTable.of(op)).latency_s[0] == ask("all_gather", 2**20, 8, dtype="half").latency_s[0]
     assert op.work().read_bytes == pytest.approx(2**20 * 7 / 8)
 
 
@@ -259,8 +260,8 @@ def test_fit_recovers_the_link_rate_it_was_given() -> None:
     sizes = np.tile(2.0 ** np.arange(8, 30, 2), 8)
     kinds = np.repeat(["all_reduce", "all_gather"], len(sizes) // 2)
     frame = pd.DataFrame({"kind": kinds, "message_bytes": sizes, "n_gpus": np.tile(np.repeat([2, 8], 11), 4)})
-    found, _ = read_columns(frame)
-    frame["latency_us"] = model(A100, found, None, truth).latency_s * 1e6
+    found = OperatorTable.read("collective", frame)
+    frame["latency_us"] = model(A100, found, truth).latency_s * 1e6
     fitted = fit_constants([read_rows(A100, frame)])
     assert fitted["nvlink_rate"] == pytest.approx(0.7, rel=0.03)
     assert np.abs(read_rows(A100, frame).errors(fitted)).max() < 0.06

@@ -25,6 +25,7 @@ from perfmodel.learn.model import FittedModel, shipped_model
 from perfmodel.learn.operators import predict_columns
 from perfmodel.learn.plausible import check_repeats, rank_correlation, usable
 from perfmodel.learn.stored import find, remove, stored
+from perfmodel.ops import OperatorTable
 
 LAW = np.log(np.geomspace(1e-6, 1e-3, 20))  # 20 rows from 1 us to 1 ms
 
@@ -159,7 +160,7 @@ def test_rows_of_one_stack_correct_that_stack_alone() -> None:
 
 
 def answer(model: FittedModel, columns: dict[str, np.ndarray]) -> Any:
-    return predict_columns(gpu("h100_sxm"), "gemm", columns, model)
+    return predict_columns(gpu("h100_sxm"), "gemm", OperatorTable("gemm", columns), model)
 
 
 def test_an_interval_in_scope_is_no_wider_than_the_shipped_one_and_part_narrower() -> None:

@@ -20,8 +20,9 @@ from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.collective_fit import fit_constants, read_rows
-from perfmodel.library.collective import columns, model, read_columns
-from perfmodel.predict.collectives import answer
+from perfmodel.library.collective import model
+from perfmodel.ops import OperatorTable
+from perfmodel.predict.collectives import priced
 
 MEASURED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000", "h200_sxm")
 
@@ -87,11 +88,11 @@ def test_a_table_of_ones_own_moves_the_answer_and_keeps_the_rest() -> None:
     frame["message_bytes"] = frame["message_bytes"].round()
     truth = {**resolve(gpu("h100_sxm"), "collective", None).constants}
     truth["nvlink_rate"] *= 0.75
-    found, _ = read_columns(frame)
-    frame["latency_us"] = model(gpu("h100_sxm"), found, None, truth).latency_s * 1e6
+    found = OperatorTable.read("collective", frame)
+    frame["latency_us"] = model(gpu("h100_sxm"), found, truth).latency_s * 1e6
     own = pm.calibrate_table("h100_sxm", {"collective": frame})
     ask = pm.Collective("all_reduce", 2**28, 2)
-    expected = float(model(gpu("h100_sxm"), {"kind": "all_reduce", "message_bytes": 2**28, "n_gpus": 2}, None, truth).latency_s[0]) * 1e6
+    expected = float(model(gpu("h100_sxm"), {"kind": "all_reduce", "message_bytes": 2**28, "n_gpus": 2}, truth).latency_s[0]) * 1e6
     assert pm.predict(ask, "h100_sxm", calibration=own).latency_us == pytest.approx(expected, rel=0.05)
     with pytest.raises(InputError, match="needs 12"):
         pm.calibrate_table("h100_sxm", {"collective": frame.head(4)})
@@ -118,9 +119,9 @@ def test_the_shipped_calibration_of_two_gpus_says_of_eight_what_hosts_of_its_kin
     found = pm.predict_table("collective", eight, h200)
     assert (found["tier"] == "calibrated").all() and not found["in_domain"].any()
     assert (found["latency_us"] / eight["latency_us"] - 1).abs().mean() < 0.15
-    two = columns(pm.Collective("all_reduce", 2**20, 2))
+    two = OperatorTable.of(pm.Collective("all_reduce", 2**20, 2), "torch_graph")
     fitted = resolve(h200, "collective", "auto")
-    assert answer(h200, two, "torch_graph", fitted).latency_s == model(h200, two, "torch_graph", fitted.constants).latency_s
+    assert priced(h200, two, fitted).latency_s == model(h200, two, fitted.constants).latency_s
 
 
 def test_a_fit_that_is_no_better_than_what_it_draws_on_is_not_taken() -> None:
@@ -128,7 +129,7 @@ def test_a_fit_that_is_no_better_than_what_it_draws_on_is_not_taken() -> None:
     prior = resolve(gpu("h100_sxm"), "collective", None).constants
     sizes = np.repeat(2.0 ** np.arange(12, 28), 2)
     asked = {"kind": np.array(["all_reduce", "all_gather"] * 16, dtype=object), "message_bytes": sizes, "n_gpus": np.full(32, 2.0)}
-    frame = pd.DataFrame(asked).assign(latency_us=model(gpu("h100_sxm"), asked, None, prior).latency_s * 1e6)
+    frame = pd.DataFrame(asked).assign(latency_us=model(gpu("h100_sxm"), asked, prior).latency_s * 1e6)
     slower = {**prior, "nvlink_rate": 0.6 * prior["nvlink_rate"]}
     kept = fit_collective(gpu("h100_sxm"), frame, priors=[slower, prior])
     assert kept.card["corrected"] is False

@@ -16,7 +16,7 @@ from perfmodel.analytic.constants import physics
 from perfmodel.hw import gpu
 from perfmodel.library import collective
 from perfmodel.library.collective_nccl import candidates
-from perfmodel.library.collective_rows import Question
+from perfmodel.library.collective_question import Question
 from perfmodel.library.collective_stacks import _limit
 
 MB = 1e6
@@ -38,7 +38,7 @@ def ways(kind: str, size: float, n: int, c: dict[str, float] | None = None, on: 
     """{(algorithm, protocol): (steps us, bandwidth us, tuner's estimate us)} of the legal ones."""
     k = c or constants()
     more = {"topology": "hgx_h100" if on is NVLINK else "pcie_switch", **more}
-    q = Question(on, {"kind": kind, "message_bytes": size, "n_gpus": n, **more}, stack, k)
+    q = Question(on, {"kind": kind, "message_bytes": size, "n_gpus": n, "stack": stack, **more}, k)
     return {
         (w.algorithm, w.protocol): tuple(float(np.broadcast_to(v, 1)[0]) / US for v in (w.cost.steps_s, w.cost.bandwidth_s, w.estimate_s))
         for w in candidates(on, q, k, 1.98e9 / on.max_clock_hz)
@@ -48,7 +48,7 @@ def ways(kind: str, size: float, n: int, c: dict[str, float] | None = None, on: 
 
 def total(kind: str, size: float, n: int, c: dict[str, float] | None = None, on: Any = NVLINK, stack: str = "nccl", **more: Any) -> Any:
     more = {"topology": "hgx_h100" if on is NVLINK else "pcie_switch", **more}
-    found = collective.model(on, {"kind": kind, "message_bytes": size, "n_gpus": n, **more}, stack, c or constants())
+    found = collective.model(on, {"kind": kind, "message_bytes": size, "n_gpus": n, "stack": stack, **more}, c or constants())
     return {name: float(v[0]) / US for name, v in found.seconds.items()}, found
 
 
@@ -120,7 +120,7 @@ def test_one_byte_reductions() -> None:
 
 def test_latencies_follow_the_clock() -> None:
     slow = dataclasses.replace(NVLINK, max_clock_hz=0.99e9)
-    q = Question(slow, {"kind": "all_reduce", "message_bytes": 8 * MB, "n_gpus": 8, "topology": "hgx_h100"}, "nccl", constants())
+    q = Question(slow, {"kind": "all_reduce", "message_bytes": 8 * MB, "n_gpus": 8, "topology": "hgx_h100"}, constants())
     c = constants(simple_hop_us=2.0, simple_start_us=5.0)
     ring = next(w for w in candidates(slow, q, c, 2.0) if (w.algorithm, w.protocol) == ("ring", "Simple"))
     assert float(ring.cost.steps_s[0]) / US == close(66.0)

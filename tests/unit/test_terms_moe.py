@@ -14,8 +14,8 @@ import pytest
 from fictional import US, ask, card, close, neutral
 
 from perfmodel.library import moe
-from perfmodel.library.columns import read_frame
 from perfmodel.library.registry import parts
+from perfmodel.ops import OperatorTable
 
 SIZE = {
     "tokens": 1200, "hidden": 1280, "inter": 640, "num_experts": 12, "top_k": 2, "dtype": "bf16", "stack": "trtllm",
@@ -223,7 +223,7 @@ def test_releases_whose_rows_are_of_another_kind() -> None:
 
 def test_which_model_answers() -> None:
     def parts_of(**row: Any) -> str:
-        return parts("moe", read_frame("moe", pd.DataFrame([{**SIZE, **row}])))[0][0]
+        return parts(OperatorTable.read("moe", pd.DataFrame([{**SIZE, **row}])))[0][0]
 
     assert [parts_of(), parts_of(dtype="fp8"), parts_of(weight="w2"), parts_of(dtype="fp8", weight="w13")] == [
         "moe", "moe_quantised", "moe_kernel", "moe_kernel",

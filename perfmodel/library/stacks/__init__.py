@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library.names import KERNELS, STACKS
 from perfmodel.library.stacks.stack import REGISTRY, Capability, Rule, Stack
+from perfmodel.ops.names import KERNELS, STACKS
 
 __all__ = ["Rule", "Stack", "attention_kernel", "attention_rule", "gemm_codes", "stack_flags", "stack_of"]
 

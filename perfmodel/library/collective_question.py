@@ -12,54 +12,21 @@ from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, plain, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.collective_links import Links, resolve_links
-from perfmodel.library.collective_stacks import parse_stack, version_key
-from perfmodel.library.columns import factorized, plain_numbers
-from perfmodel.ops.check import table
-from perfmodel.ops.collective import MAX_BYTES, Collective, collective_kind
+from perfmodel.library.collective_stacks import DEFAULT_STACK, parse_stack, version_key
+from perfmodel.ops.cells import factorized
+from perfmodel.ops.collective import MAX_BYTES, collective_kind
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
-NAMES = {"op": "kind", "num_gpus": "n_gpus", "impl": "stack", "framework_version": "version", "num_nodes": "nodes", "size": "message_bytes"}
 NEW_NCCL = (2, 27)  # send/recv and LL changed between 2.23 and 2.27.3, as rows of both on one kind of host show
 Floats = npt.NDArray[np.float64]
-
-
-def columns(op: Collective) -> dict[str, npt.NDArray[Any]]:
-    """Columns of one operator, each of length 1."""
-    return {
-        "kind": np.array([op.kind], dtype=object),
-        "message_bytes": np.array([op.message_bytes], dtype=np.float64),
-        "n_gpus": np.array([op.n_gpus], dtype=np.float64),
-        "nodes": np.array([op.nodes], dtype=np.float64),
-        "dtype": np.array([op.dtype], dtype=object),
-        "topology": np.array([op.topology], dtype=object),
-    }
-
-
-def read_columns(frame: pd.DataFrame) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.object_] | None]:
-    """(columns, stack) of a table; columns may carry the names of public tables (op, num_gpus, impl, framework_version).
-
-    Raises InputError naming the missing column.
-    """
-    table(frame, "collective")
-    named = frame.rename(columns={old: new for old, new in NAMES.items() if old in frame.columns and new not in frame.columns})
-    if missing := [c for c in ("kind", "message_bytes", "n_gpus") if c not in named.columns]:
-        raise InputError(f"a table of collectives needs kind, message_bytes and n_gpus: {', '.join(missing)} is not there")
-    found: dict[str, npt.NDArray[Any]] = {}
-    for name in ("kind", "dtype", "topology", "version"):
-        if name in named.columns:
-            found[name] = named[name].to_numpy(dtype=object)
-    for name in ("message_bytes", "n_gpus", "nodes"):
-        if name in named.columns:
-            found[name] = plain_numbers("collective", name, named[name])
-    return found, named["stack"].to_numpy(dtype=object) if "stack" in named.columns else None
 
 
 class Question:
     """Checked columns: message, n (GPUs in all), m (machines), kind, one_byte, links, and the stack of each row."""
 
-    def __init__(self, gpu: GpuSpec, columns: Mapping[str, Any], stack: Any, constants: Mapping[str, float]) -> None:
+    def __init__(self, gpu: GpuSpec, columns: Mapping[str, Any], constants: Mapping[str, float]) -> None:
         sizes = {"message_bytes": columns["message_bytes"], "n_gpus": columns["n_gpus"], "nodes": columns.get("nodes", 1.0)}
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in sizes.values()))
         self.rows = len(arrays[0])
@@ -75,7 +42,7 @@ class Question:
         self.one_byte = np.array([parse_dtype(x or "bf16").a_bytes < 2 for x in dtypes], dtype=bool)[code]
         topologies, code = levels(columns.get("topology", "auto"), self.rows)
         self.links: Links = resolve_links(gpu, [plain(t) or "auto" for t in topologies], code, self.n, self.m, constants)
-        stacks, self.stack_code = levels("nccl" if stack is None else stack, self.rows)
+        stacks, self.stack_code = levels(columns.get("stack", DEFAULT_STACK), self.rows)
         self.stacks = [parse_stack(x) for x in stacks]
         self.eager = np.array([e for _, e, _ in self.stacks], dtype=bool)[self.stack_code]
         self.graph = np.array([g for _, _, g in self.stacks], dtype=bool)[self.stack_code]

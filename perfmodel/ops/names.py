@@ -6,6 +6,7 @@ Codes are stored in models (as feature values), so they only ever grow.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ WEIGHT_ONLY = np.array([d in ("int8_wo", "int4_wo") for d in DTYPES])
 _NARROW = np.array([d not in ("bf16", "fp16", "fp32") for d in DTYPES])
 
 Codes = npt.NDArray[np.intp]
+
+
+def widths(columns: Mapping[str, npt.NDArray[np.float64]]) -> tuple[npt.NDArray[np.float64], ...]:
+    """Bytes of an element of the left operand, the right one and the result of each row, by its element type."""
+    code = columns["dtype"].astype(np.intp)
+    return A_BYTES[code], B_BYTES[code], OUT_BYTES[code]
 
 
 def dtype_code(name: Any) -> int:

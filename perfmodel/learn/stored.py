@@ -33,7 +33,7 @@ class Stored:
     shapes: int | None
     error: float | None
     coverage: float | None
-    made: str
+    made: str  # a day; "" where it is not known
     path: str
     card: Mapping[str, Any]
 
@@ -62,10 +62,9 @@ def _of(folder: Path, whose: str, covered: set[tuple[str, str]]) -> Iterator[Sto
             card = None
         if not isinstance(card, dict):
             card = {"tier": "unreadable"}
-        made = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%d")
         yield Stored(
             gpu, part, whose, (gpu, part) not in covered, str(card.get("tier", "?")), _whole(card.get("rows")), _whole(card.get("shapes")),
-            _error(card), _share(card.get("held_out_coverage")), str(card.get("measured", made))[:10], str(path.parent), card,
+            _error(card), _share(card.get("held_out_coverage")), _made(card, path, whose), str(path.parent), card,
         )  # fmt: skip
 
 
@@ -75,6 +74,14 @@ def _error(card: Mapping[str, Any]) -> float | None:
     if isinstance(found, Mapping):
         found = next((found[key] for key in (card.get("chosen"), "corrected", "mean") if key in found), None)
     return _share(found)
+
+
+def _made(card: Mapping[str, Any], path: Path, whose: str) -> str:
+    """The day its rows were measured where the card says so, else, of one's own, the day it was written; else nothing."""
+    if isinstance(day := card.get("measured"), str):
+        return day[:10]
+    written = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC)
+    return written.strftime("%Y-%m-%d") if whose == OWN else ""
 
 
 def _share(value: object) -> float | None:

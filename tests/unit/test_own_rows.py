@@ -305,3 +305,9 @@ def test_the_command_line_names_rows_and_what_was_kept(tmp_path: Path, _own_fold
     assert not list((_own_folders / "calibration").glob("**/card.json"))
     code, _, err = command(capsys, "table", str(tmp_path / "rows.csv"), "--kind", "gemm", "--gpu", "l40s")
     assert code == 2 and "the gemm table is of NVIDIA H200, the question is about l40s" in err and err.count("\n") == 1
+
+
+def test_a_list_says_when_rows_were_measured_or_nothing() -> None:
+    by_name = {one.name: one for one in stored()}
+    assert by_name["h200_sxm/collective"].made.count("-") == 2
+    assert by_name["h100_sxm/gemm"].made == ""  # its card holds what the rows show, not a day

@@ -33,7 +33,7 @@ class Stored:
     shapes: int | None
     error: float | None
     coverage: float | None
-    made: str  # a day; "" where it is not known
+    made: str  # the day, of one's own
     path: str
     card: Mapping[str, Any]
 
@@ -64,7 +64,7 @@ def _of(folder: Path, whose: str, covered: set[tuple[str, str]]) -> Iterator[Sto
             card = {"tier": "unreadable"}
         yield Stored(
             gpu, part, whose, (gpu, part) not in covered, str(card.get("tier", "?")), _whole(card.get("rows")), _whole(card.get("shapes")),
-            _error(card), _share(card.get("held_out_coverage")), _made(card, path, whose), str(path.parent), card,
+            _error(card), _share(card.get("held_out_coverage")), _made(path, whose), str(path.parent), card,
         )  # fmt: skip
 
 
@@ -76,12 +76,9 @@ def _error(card: Mapping[str, Any]) -> float | None:
     return _share(found)
 
 
-def _made(card: Mapping[str, Any], path: Path, whose: str) -> str:
-    """The day its rows were measured where the card says so, else, of one's own, the day it was written; else nothing."""
-    if isinstance(day := card.get("measured"), str):
-        return day[:10]
-    written = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC)
-    return written.strftime("%Y-%m-%d") if whose == OWN else ""
+def _made(path: Path, whose: str) -> str:
+    """The day that one's own was written; nothing of a shipped one, whose file is as old as its installation."""
+    return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).strftime("%Y-%m-%d") if whose == OWN else ""
 
 
 def _share(value: object) -> float | None:

@@ -237,6 +237,7 @@ def test_list_and_show(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0 and len(found) == len(stored())
     own = found["h100_sxm", "gemm", "own"]
     assert (own["rows"], own["shapes"], own["error"], own["answers"], own["path"]) == (40, 12, 0.04, True, str(mine / "h100_sxm" / "gemm"))
+    assert own["made"].count("-") == 2 and found["h100_sxm", "gemm", "shipped"]["made"] == ""
     assert found["h100_sxm", "gemm", "shipped"]["answers"] is False and found["h100_sxm", "moe", "shipped"]["answers"] is True
     assert {row["gpu"] for row in json.loads(command(capsys, "list", "--own", "--json")[1])} == {"h100_sxm", "l20"}
     assert all(row["gpu"] == "h100_sxm" for row in json.loads(command(capsys, "list", "--gpu", "H100", "--json")[1]))
@@ -305,9 +306,3 @@ def test_the_command_line_names_rows_and_what_was_kept(tmp_path: Path, _own_fold
     assert not list((_own_folders / "calibration").glob("**/card.json"))
     code, _, err = command(capsys, "table", str(tmp_path / "rows.csv"), "--kind", "gemm", "--gpu", "l40s")
     assert code == 2 and "the gemm table is of NVIDIA H200, the question is about l40s" in err and err.count("\n") == 1
-
-
-def test_a_list_says_when_rows_were_measured_or_nothing() -> None:
-    by_name = {one.name: one for one in stored()}
-    assert by_name["h200_sxm/collective"].made.count("-") == 2
-    assert by_name["h100_sxm/gemm"].made == ""  # its card holds what the rows show, not a day

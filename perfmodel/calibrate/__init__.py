@@ -28,14 +28,38 @@ __all__ = ["calibrate_table", "fit_kernel", "remove", "stored"]
 
 
 def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame], *, skip_other_gpus: bool = False) -> Calibration:
-    """Correct the models of `gpu` with measured rows.
+    """Correct the models of a GPU with measured rows.
 
-    Keys of `tables`: "kernel:gemm" for Triton configs; "gemm", "attention", "moe", "memory" for library kernels; "collective". Each
-    frame has the operator's fields and latency_us (microseconds); one without a dtype is taken as bf16, with a warning. Pass the result
-    as calibration=. Rows that cannot be (faster than the card, another unit) are left out with a warning that names them; where a
-    calibration of this GPU is shipped, `Calibration.kept` says of each part which of the two was kept, and why.
-    skip_other_gpus: use the rows of `gpu` where a gpu column names others too. Raises InputError naming the table and the rows for
-    anything that cannot be used.
+    Parameters
+    ----------
+    gpu : str or GpuSpec
+        Whose rows they are.
+    tables : mapping of str to pandas.DataFrame
+        By what they are of: "gemm", "attention", "moe", "memory" for library kernels, "kernel:gemm" for Triton configs, "collective". Each
+        has the operator's fields and latency_us (microseconds); one without a dtype is taken as bf16, with a warning.
+    skip_other_gpus : bool
+        Use the rows of `gpu` where a column gpu names others too.
+
+    Returns
+    -------
+    Calibration
+        To pass as calibration=; nothing is written until its `save`. Where a calibration of this GPU is shipped, `.kept` says of each part
+        which of the two was kept, and why.
+
+    Raises
+    ------
+    InputError
+        For tables that cannot be used, naming the table and the rows. Rows that cannot be (faster than the card, another unit) are left
+        out with a warning that names them.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import perfmodel as pm
+    >>> rows = pd.read_csv("docs/examples/b200_gemm.csv")
+    >>> mine = pm.calibrate_table("b200_sxm", {"gemm": rows})
+    >>> pm.predict(pm.Gemm(64, 5120, 5120), "b200_sxm", stack="sglang", calibration=mine).tier
+    'calibrated'
     """
     spec = gpu if isinstance(gpu, GpuSpec) else find_gpu(gpu)
     if not isinstance(tables, Mapping) or not tables:

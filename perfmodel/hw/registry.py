@@ -20,15 +20,50 @@ Layers = tuple[tuple[Path, int], ...]
 
 
 def gpus() -> list[str]:
-    """Canonical names of all known GPUs, sorted. Reads no file."""
+    """Canonical names of all known GPUs, one's own included.
+
+    Returns
+    -------
+    list of str
+        Names that `gpu` takes, sorted. No file is read.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> "h100_sxm" in pm.gpus()
+    True
+    """
     return sorted(files())
 
 
 def gpu(name: str | GpuSpec) -> GpuSpec:
-    """The GPU of that name; a GpuSpec is returned as it is.
+    """The GPU of a name.
 
-    A name is a canonical one ("h100_sxm"), an alias ("H100") or the driver's ("NVIDIA H100 80GB HBM3"); case, spaces, dashes and
-    the leading brand do not matter. Only a canonical name avoids looking into the other files.
+    Parameters
+    ----------
+    name : str or GpuSpec
+        A canonical name ("h100_sxm"), an alias ("H100") or the driver's ("NVIDIA H100 80GB HBM3"); case, spaces, dashes and the leading
+        brand do not matter. A GpuSpec is returned as it is.
+
+    Returns
+    -------
+    GpuSpec
+        Datasheet and measured facts: rates in flop/s, bandwidths in bytes/s, latencies in s, sizes in bytes.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, with the nearest known ones, and for a file of one's own that cannot be read.
+
+    Notes
+    -----
+    Only a canonical name avoids looking into the other files.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.gpu("NVIDIA H100 80GB HBM3").sms
+    132
     """
     if isinstance(name, GpuSpec):
         return name

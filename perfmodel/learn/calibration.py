@@ -22,7 +22,15 @@ KEPT_KEY = "kept"
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Fitted models of one GPU by what they predict: `kernel_gemm` for Triton configs, `gemm`, `attention` ... for library kernels."""
+    """Fitted models of one GPU.
+
+    Attributes
+    ----------
+    gpu : str
+        Canonical name.
+    models : mapping of str to FittedModel
+        By what they predict: "kernel_gemm" for Triton configs, "gemm", "attention_prefill" ... for library kernels.
+    """
 
     gpu: str
     models: Mapping[str, FittedModel]
@@ -54,7 +62,29 @@ class Calibration:
 
 
 def load_calibration(path: str | Path) -> Calibration:
-    """Read a calibration folder (one subfolder a model); raises InputError when there is none or a card is corrupt."""
+    """Read a calibration from its folder.
+
+    Parameters
+    ----------
+    path : str or Path
+        A folder with one subfolder a model, as `Calibration.save` writes it.
+
+    Returns
+    -------
+    Calibration
+        To pass as calibration=.
+
+    Raises
+    ------
+    InputError
+        When there is none, or a card or tree is corrupt.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.load_calibration("calibration/h100_sxm").gpu
+    'h100_sxm'
+    """
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"calibration is {shown(path)}: expected 'auto', None, a Calibration, or the path of one")
     root = expanded(path)

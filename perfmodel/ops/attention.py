@@ -23,10 +23,36 @@ PHASES = ("prefill", "decode")
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One attention call of `batch` sequences with `q_heads` query and `kv_heads` key heads of this GPU.
+    """One attention call over a KV cache, with the heads of one GPU.
 
-    `window` limits a query to that many keys before it (0: all of them). Raises InputError for impossible sizes, heads that do not
-    divide, a decode with more than one query token, and unknown phases or dtypes.
+    Parameters
+    ----------
+    phase : {"prefill", "decode"}
+        Many new tokens a sequence, or one.
+    batch : int
+        Sequences.
+    q_len, kv_len : int
+        New tokens of a sequence, and its keys in all, the new ones included. Decode has q_len 1.
+    q_heads, kv_heads, head_dim : int
+        Query and key heads of this GPU, and elements of a head.
+    dtype, kv_dtype : str
+        Element type of queries, and of the cache (None: the same).
+    causal : bool
+        Whether a query sees nothing after it.
+    window : int
+        Keys before it that a query sees, in tokens; 0: all of them.
+
+    Raises
+    ------
+    InputError
+        For impossible sizes, heads that do not divide, a decode with more than one new token, and unknown phases or element types.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> op = pm.Attention("decode", batch=16, q_len=1, kv_len=4096, q_heads=32, kv_heads=8, head_dim=128)
+    >>> float(op.work().read_bytes)
+    268566528.0
     """
 
     phase: str
@@ -82,10 +108,33 @@ def attention_work(
     window: Any = 0,
     causal: Any = True,
 ) -> Work:
-    """Work of attention, broadcast over arrays: 4 d flops a visited pair of each query head; queries, the keys and values that any query
-    sees, and outputs of 16 bits, each moved once.
+    """Work of attention, broadcast over arrays.
 
-    Source: FlashAttention-2 (Dao, arXiv 2307.08691), section 2.
+        flops = 4 d a visited pair of each query head
+        read  = queries, and the keys and values that any query sees, each once;   written = outputs of 16 bits
+
+    Parameters
+    ----------
+    batch, q_len, kv_len, q_heads, kv_heads, head_dim, window : array_like of float
+        As in `Attention`; shapes that broadcast with each other.
+    q_bytes, kv_bytes : array_like of float
+        Bytes of an element of a query and of the cache.
+    causal : array_like of bool
+        Whether a query sees nothing after it.
+
+    Returns
+    -------
+    Work
+        Floating-point operations and bytes, of the broadcast shape.
+
+    References
+    ----------
+    .. [1] T. Dao, FlashAttention-2, arXiv 2307.08691, section 2.
+
+    Examples
+    --------
+    >>> float(attention_work(1, 2, 2, 1, 1, 64, 2, 2).flops)
+    768.0
     """
     pairs = visited_pairs(q_len, kv_len, window, causal)
     rows = 1.0 * batch * q_len * q_heads * head_dim

@@ -32,11 +32,30 @@ if TYPE_CHECKING:
 class Collective:
     """One collective of `n_gpus` GPUs in all, spread evenly over `nodes` machines.
 
-    message_bytes is the whole message, as nccl-tests counts its "size" column: for all_reduce, broadcast and p2p the buffer of one
-    rank; for all_gather the gathered result (n_gpus times what a rank contributes); for reduce_scatter the input of one rank (n_gpus
-    times what it keeps); for all_to_all what one rank sends in all, its own part included. topology names a machine or path of
-    hwdb/nodes; "auto" is the usual machine of the GPU. Raises InputError for an unknown kind or dtype, sizes below 1, fewer than two
-    GPUs, and GPUs that do not divide over the nodes.
+    Parameters
+    ----------
+    kind : str
+        all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or p2p, or a usual spelling.
+    message_bytes : int
+        The whole message, as nccl-tests counts its "size" column: for all_reduce, broadcast and p2p the buffer of one rank; for all_gather
+        the gathered result; for reduce_scatter the input of one rank; for all_to_all what one rank sends in all, its own part included.
+    n_gpus, nodes : int
+        GPUs in all, and machines.
+    dtype : str
+        Element type.
+    topology : str
+        A machine or path of hwdb/nodes; "auto": the usual machine of the GPU.
+
+    Raises
+    ------
+    InputError
+        For an unknown kind or element type, sizes below 1, fewer than two GPUs, and GPUs that do not divide over the machines.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.Collective("allreduce", message_bytes=2**20, n_gpus=8).kind
+    'all_reduce'
     """
 
     kind: str

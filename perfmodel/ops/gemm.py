@@ -18,9 +18,27 @@ from perfmodel.ops.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One GEMM: `m` rows of activations, `n` output features, `k` contracted; `batch` independent copies.
+    """One matrix multiplication C[m, n] = A[m, k] B[k, n].
 
-    Raises InputError for sizes that are not whole numbers of 1 or more and for unknown dtypes.
+    Parameters
+    ----------
+    m, n, k : int
+        Rows of activations, output features, contracted features.
+    dtype : str
+        Element type of the operands: bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo, nvfp4, fp32, or a usual spelling of one.
+    batch : int
+        Independent copies.
+
+    Raises
+    ------
+    InputError
+        For sizes that are not whole numbers of 1 or more, tensors that no GPU holds, and unknown element types.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> float(pm.Gemm(4096, 14336, 4096).work().flops)
+    481036337152.0
     """
 
     m: int
@@ -48,10 +66,30 @@ class Gemm:
 def gemm_work(
     m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, a_bytes: Any, b_bytes: Any, out_bytes: Any, batch: npt.ArrayLike = 1
 ) -> Work:
-    """Work of C[m,n] = A[m,k] B[k,n], broadcast over arrays; `a_bytes`, `b_bytes`, `out_bytes`: bytes of an element.
+    """Work of C[m, n] = A[m, k] B[k, n], broadcast over arrays.
 
-    flops = 2 m n k; bytes = m k a_bytes + n k b_bytes read, m n out_bytes written.
-    Source: NVIDIA, Matrix Multiplication Background User's Guide, section 2.
+        flops = 2 m n k,   read = m k a_bytes + n k b_bytes,   written = m n out_bytes,   each times batch
+
+    Parameters
+    ----------
+    m, n, k, batch : array_like of float
+        Sizes; shapes that broadcast with each other.
+    a_bytes, b_bytes, out_bytes : array_like of float
+        Bytes of an element of A, B and C.
+
+    Returns
+    -------
+    Work
+        Floating-point operations and bytes, of the broadcast shape.
+
+    References
+    ----------
+    .. [1] NVIDIA, Matrix Multiplication Background User's Guide, section 2.
+
+    Examples
+    --------
+    >>> float(gemm_work(2, 3, 4, 2, 2, 2).bytes)
+    52.0
     """
     mm, nn, kk, bb = (np.asarray(x, dtype=np.float64) for x in (m, n, k, batch))
     return Work(2 * bb * mm * nn * kk, bb * (mm * kk * a_bytes + nn * kk * b_bytes), bb * mm * nn * out_bytes)

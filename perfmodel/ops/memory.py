@@ -49,7 +49,28 @@ def memory_kind(name: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBound:
-    """An elementwise or row-wise operator over tokens x hidden elements. Raises InputError for unknown kinds and impossible sizes."""
+    """An elementwise or row-wise operator over tokens x hidden elements.
+
+    Parameters
+    ----------
+    kind : str
+        rmsnorm, layernorm, add_rmsnorm, rope, silu_mul, gelu, add, copy, embedding, softmax, sampling, quantise ..., or a usual spelling.
+    tokens, hidden : int
+        Rows, and elements of a row.
+    dtype : str
+        Element type.
+
+    Raises
+    ------
+    InputError
+        For unknown kinds and element types, and impossible sizes.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.MemoryBound("rmsnorm", tokens=64, hidden=4096).work().bytes
+    1048576.0
+    """
 
     kind: str
     tokens: int

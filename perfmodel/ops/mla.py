@@ -22,7 +22,30 @@ NOPE = 128  # dimension of a head without rotary part, and of its value (same)
 
 @dataclass(frozen=True, slots=True)
 class MLA:
-    """One latent-attention call with `num_heads` heads on this GPU; sizes as in DeepSeek-V2 and V3 (latent 512, rope 64, head 128)."""
+    """One call of multi-head latent attention, sizes as in DeepSeek-V2 and V3 (latent 512, rotary 64, head 128).
+
+    Parameters
+    ----------
+    phase : {"prefill", "decode"}
+        Expanded heads, or absorbed ones over the compressed cache.
+    batch, q_len, kv_len : int
+        Sequences, new tokens of each, and its keys in all. Decode has q_len 1.
+    num_heads : int
+        Query heads of this GPU.
+    dtype, kv_dtype : str
+        Element type of queries, and of the cache (None: the same).
+
+    Raises
+    ------
+    InputError
+        For impossible sizes, a decode with more than one new token, and unknown phases or element types.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> float(pm.MLA("decode", batch=1, q_len=1, kv_len=1024, num_heads=16).work().flops)
+    35651584.0
+    """
 
     phase: str
     batch: int

@@ -20,11 +20,33 @@ _POWER_LAW = re.compile(r"power_law(?:_(\d+(?:\.\d+)?))?")
 
 @dataclass(frozen=True, slots=True)
 class MoE:
-    """`tokens` rows, each to `top_k` of `num_experts` gated experts hidden -> inter -> hidden.
+    """One fused mixture-of-experts layer on one GPU of tp x ep: routing, two grouped GEMMs and the activation between them.
 
-    Experts are shared out over `ep` GPUs, `inter` over `tp`.
+    Parameters
+    ----------
+    tokens : int
+        Tokens of the layer, all GPUs together.
+    hidden, inter : int
+        Width of a token, and inside an expert (before it is shared out over `tp`).
+    num_experts, top_k : int
+        Experts of the layer, and of each token.
+    dtype : str
+        Element type of the experts.
+    tp, ep : int
+        GPUs that share each expert, and that share out the experts.
+    distribution : str
+        "balanced", or "power_law_<exponent>" for skewed routing.
 
-    `distribution`: balanced, or power_law_<exponent> (skewed routing). Raises InputError for impossible sizes or parallelism.
+    Raises
+    ------
+    InputError
+        For impossible sizes or parallelism, and unknown element types or distributions.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.MoE(tokens=64, hidden=4096, inter=1536, num_experts=128, top_k=8).work().flops
+    19327352832.0
     """
 
     tokens: int

@@ -16,9 +16,22 @@ if TYPE_CHECKING:
 class Prediction:
     """How long one thing takes, how sure that is and what it rests on.
 
-    Times are microseconds; low and high bound the nominal 80 % interval. `tier` is spec, calibrated or measured; `in_domain` is
-    False where the model extrapolates, and `outside` then says in words what no row behind it shows; `terms` holds what each resource
-    alone would take.
+    Attributes
+    ----------
+    latency_us, low_us, high_us : float
+        Microseconds, and the ends of the nominal 80 % interval, neither of them faster than the card.
+    bound : str
+        The resource that takes longest.
+    terms : mapping of str to float
+        What each resource alone would take, microseconds.
+    tier : {"spec", "calibrated", "measured"}
+        Whether it rests on the datasheet, on rows of this GPU, or on this very thing having been timed.
+    in_domain : bool
+        False where the model extrapolates; `outside` then says in words what no row behind it shows.
+    model_id : str
+        The model that answered.
+    detail : mapping
+        What else there is to say: the law's own latency, stack, algorithm, waves ...
     """
 
     latency_us: float

@@ -103,13 +103,53 @@ def tune(
     configs: Any = None,
     progress: Progress | None = None,
 ) -> TuneResult:
-    """Find the fastest config of the project's kernel for `op` on this machine's GPU by timing the model's `top_k`.
+    """Find the fastest config of a kernel for an operator on this machine's GPU, by timing the model's best candidates.
 
-    Only configs without a stored timing under the same kernel source, GPU, driver and versions are compiled and timed (all of the top
-    k with `force`); each result is stored as it comes. `configs` restricts the choice to a list of one's own. `gpu` must name the GPU of
-    this machine and is detected when left out; an unknown one gets a draft entry in the user's hwdb folder. `runner` answers in the
-    GPU's place.
-    Raises InputError for bad input and an unusable store, NoAnswerError without a GPU and when every candidate failed.
+    Parameters
+    ----------
+    op : Gemm, Attention, MoE
+        What is computed.
+    kernel : str, optional
+        A kernel family; None: the one that computes `op`.
+    top_k : int
+        How many candidates are timed.
+    gpu : str or GpuSpec, optional
+        The GPU of this machine; None: ask the driver. An unknown one gets a draft in the user's hwdb folder.
+    calibration : "auto", None, str, Path or Calibration
+        As in `predict`.
+    store : str or Path, optional
+        The file of results; None: the user's.
+    runner : Runner, optional
+        Answers in the GPU's place.
+    force : bool
+        Time all candidates again, stored or not.
+    configs : list or DataFrame, optional
+        Choose among these only.
+    progress : callable, optional
+        Called with what is being done, how many are done, and how many there are.
+
+    Returns
+    -------
+    TuneResult
+        The best config, its latency in microseconds, every candidate, and whether the store or the GPU answered.
+
+    Raises
+    ------
+    InputError
+        For bad input and a store that cannot be used.
+    NoAnswerError
+        Without a GPU, and when every candidate failed.
+
+    Notes
+    -----
+    Only configs without a stored timing under the same kernel source, GPU, driver and versions are compiled and timed; each result is
+    stored as it comes.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> found = pm.tune(pm.Gemm(4096, 4096, 4096))  # doctest: +SKIP
+    >>> found.config, found.latency_us  # doctest: +SKIP
     """
     check_operator(op)
     name, count = kernel or family_for(op), size("top_k", top_k)

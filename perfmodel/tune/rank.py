@@ -145,17 +145,45 @@ def rank(
     replayed: str = COLD,
     **call: Any,
 ) -> Ranking | KernelRanking:
-    """Rank Triton configs for `op` on `gpu` by predicted latency.
+    """Rank Triton configs for an operator on a GPU by predicted latency; no GPU is needed.
 
-    configs None ranks the kernel's own space; a list of mappings, a DataFrame or a list of triton.Config ranks those, under any usual
-    spelling of the fields, for somebody else's kernel of the same kind. Configs that cannot run or are dominated are pruned with a
-    reason; soft reasons are ignored when they would leave nothing. Raises InputError for bad input, NoAnswerError when no config fits.
+    Parameters
+    ----------
+    op : Gemm, Attention, MoE ... or mapping
+        What is computed; for a kernel of your own, an operator or argument names and numbers.
+    gpu : str or GpuSpec
+        On which GPU.
+    kernel : str or triton.JITFunction, optional
+        A kernel family; None: the one that computes `op`. Any @triton.jit function: its configs are compiled for the GPU and ranked from
+        their machine code, for one call described by `op`, grid=, arguments= and trip_count= (tune/kernel_rank.py).
+    configs : list, DataFrame, optional
+        Mappings, rows or triton.Config of somebody else's kernel of that kind, under any usual spelling; None: the kernel's own space.
+    top_k : int, optional
+        How many the result shows; None: all.
+    calibration : "auto", None, str, Path or Calibration
+        As in `predict`.
+    replayed : str
+        What is launched over and over without a flush between: "nothing" (operands are cold, as in a served model), or for an MoE "layer"
+        or "projection".
 
-    replayed: what is launched over and over without a flush between, so that L2 keeps of it what fits: "nothing" (default: operands are
-    cold, as when a model is served), or for an MoE "layer" or "projection" (each grouped GEMM alone), as benchmarks do that do not flush.
+    Returns
+    -------
+    Ranking or KernelRanking
+        Configs, best first, in `.frame`; what was pruned, and why, in `.pruned`; never empty while one config can run.
 
-    kernel may be any @triton.jit function: then its configs are compiled for the GPU and ranked from their machine code, for one call
-    described by op (an operator, or argument names and numbers), grid=, arguments= and trip_count= (see kernel_rank.rank_kernel).
+    Raises
+    ------
+    InputError
+        For an unknown GPU or kernel, an operator that the kernel does not compute, and configs that cannot be read.
+    NoAnswerError
+        When no config can run on the GPU.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> best = pm.rank(pm.Gemm(4096, 14336, 4096), "h100_sxm", top_k=8)
+    >>> len(best.frame)
+    8
     """
     if kernel is not None and not isinstance(kernel, str):
         if not callable(getattr(kernel, "fn", kernel)):

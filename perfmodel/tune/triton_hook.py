@@ -42,18 +42,48 @@ def prune(
     dtype: str | None = None,
     calibration: CalibrationLike = "auto",
 ) -> dict[str, Prune]:
-    """What `prune_configs_by` takes: keeps the `top_k` configs that the model ranks first, near twins held back.
+    """What `prune_configs_by` of @triton.autotune takes: it keeps the configs that the model ranks first, near twins held back.
 
-    Those are compiled side by side and raced for some milliseconds each; Triton then times the up to three that led (autotuner.race).
+    Parameters
+    ----------
+    kernel : str or triton.JITFunction
+        A kernel family ("gemm", "attention_prefill" ...), or "auto" (or the function itself) for any kernel, which is then compiled for
+        the GPU and ranked from its machine code: the first call of a key compiles, later processes find the result on disk.
+    top_k : int
+        How many are kept. They are compiled side by side and raced for some milliseconds each; Triton times the up to three that led.
+        With 1, Triton from 3.8 on runs that one without any timing.
+    gpu : str or GpuSpec, optional
+        None: the current CUDA device.
+    sizes : mapping of str to str, optional
+        Kernel argument of each size of the family ({"m": "M_total"}); None: guessed (M, N, K).
+    fields : mapping of str to str, optional
+        Keyword of each config field ({"block_m": "TILE_ROWS"}); None: guessed (BLOCK_M, BLOCK_SIZE_M, BM).
+    dtype : str, optional
+        The operands' element type; None: the first tensor's.
+    calibration : "auto", None, str, Path or Calibration
+        As in `predict`.
 
-    kernel: a family ("gemm", "attention_prefill" ...), or "auto" (or the @triton.jit function itself) for any kernel, which is then
-    compiled for the GPU and ranked from its machine code: the first call of a key compiles, later processes find the result on disk.
-    sizes: kernel argument names of the family's sizes ({"m": "M_total"}); fields: config keyword of each field ({"block_m": "TILE_ROWS"});
-    dtype: the operands' type; each is guessed where left out (M, N, K; BLOCK_M, BLOCK_SIZE_M, BM ...; the first tensor's type).
-    gpu: the current CUDA device where left out. top_k = 1 leaves one config, which Triton from 3.8 on runs without any timing.
-    The same arguments give the same `top_k` on every rank; which of them is fastest each rank times by itself, as with Triton alone, so
-    that only top_k = 1 is sure to give all ranks one config. Raises InputError here, at decoration, for an unknown kernel or GPU, a
-    top_k that is not a whole number of 1 or more, and sizes, fields, dtype or calibration that cannot be.
+    Returns
+    -------
+    dict
+        {"early_config_prune": function}.
+
+    Raises
+    ------
+    InputError
+        At decoration, for an unknown kernel or GPU, a top_k that is not a whole number of 1 or more, and sizes, fields, dtype or
+        calibration that cannot be.
+
+    Notes
+    -----
+    The same arguments keep the same configs on every rank. Which of them is fastest each rank times by itself, as Triton alone does: only
+    top_k = 1 is sure to give all ranks one config.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> sorted(pm.prune(kernel="gemm", top_k=8, gpu="h100_sxm"))
+    ['early_config_prune']
     """
     count = size("top_k", top_k)
     known = gpu if gpu is None or isinstance(gpu, GpuSpec) else find_gpu(gpu)

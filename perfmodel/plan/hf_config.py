@@ -309,9 +309,8 @@ def _sparse(fields: _Fields, count: int) -> list[bool]:
         return [(i + 1) % step == 0 for i in range(count)]
     if "moe_layer_start_index" in config:
         first, step = fields.of(("moe_layer_start_index",), low=0), fields.number("moe_layer_interval", default=1)
-        last = fields.number("moe_layer_end_index", default=count - 1, low=-1)
-        last = count - 1 if last < 0 else last
-        return [first <= i <= last and (i + 1) % step == 0 for i in range(count)]
+        last = fields.number("moe_layer_end_index", default=-1, low=-1)
+        return [first <= i and (last < 0 or i <= last) and (i + 1) % step == 0 for i in range(count)]
     first = fields.of(("first_k_dense_replace",), default=0, low=0)
     step = fields.of(("decoder_sparse_step", "moe_layer_freq"), default=1)
     dense = set(config.get("mlp_only_layers", ()))

@@ -47,7 +47,7 @@ def same(old: Figures, new: Figures, name: str) -> bool:
     if (name in old) != (name in new):
         return False
     a, b = old[name], new[name]
-    if isinstance(a, bool | str) or isinstance(b, bool | str) or a is None or b is None:
+    if isinstance(a, bool | str) or isinstance(b, bool | str) or a is None or b is None or (type(a) is int and type(b) is int):
         return bool(a == b)
     return bool(a == b) or abs(a - b) <= RELATIVE * abs(a) + ABSOLUTE * (abs(a) < 1e-3)
 

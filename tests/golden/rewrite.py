@@ -20,11 +20,12 @@ def main(names: list[str]) -> int:
     import test_laws_golden
     import test_operators_golden
     import test_plan_golden
+    import test_planning_golden
 
     files = {
         "predictions": test_golden.figures, "collective": test_collective_golden.answers, "operators": test_operators_golden.figures,
         "laws": test_laws_golden.figures, "kernels": test_kernels_golden.figures, "plan": test_plan_golden.figures,
-        "anykernel": test_anykernel_golden.figures,
+        "anykernel": test_anykernel_golden.figures, "planning": test_planning_golden.figures,
     }  # fmt: skip
     for unknown in set(names) - set(files):
         print(f"no golden file {unknown}: there are {', '.join(files)}")

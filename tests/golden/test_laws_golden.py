@@ -18,6 +18,7 @@ from goldens import differences, number, read
 from perfmodel.hw import gpu
 from perfmodel.learn.operators import operator_terms
 from perfmodel.library.collective import model
+from perfmodel.library.least import least_s
 from perfmodel.library.registry import parts
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.collective import KINDS
@@ -27,6 +28,7 @@ from perfmodel.ops.names import KERNELS
 FILE = Path(__file__).with_name("laws.json")
 GPUS = ("a100_sxm4_80gb", "h100_sxm", "b200_sxm", "l40s", "l20", "h20", "rtx_pro_6000")
 ROWS = 14  # a GPU and operator
+MORE_ROWS = 80  # of which the latency alone is held
 STACKS = ("any", "vllm", "sglang", "trtllm", "torch")
 ATTENTION_KERNELS = ("", *KERNELS[1:8])
 
@@ -140,8 +142,24 @@ def collectives() -> dict[str, dict[str, Any]]:
     return out
 
 
+def more_of(operator: str) -> dict[str, Any]:
+    """Latency and least time of many rows of each GPU, microseconds."""
+    out: dict[str, Any] = {}
+    for name in GPUS:
+        pick = random.Random(f"more {operator} {name}")
+        rows = [_row(operator, pick, fp8=not name.startswith("a100")) for _ in range(MORE_ROWS)]
+        table = OperatorTable.read(operator.split("_", maxsplit=1)[0], pd.DataFrame(rows))
+        latency, least = np.empty(len(rows)), least_s(gpu(name), table) * 1e6
+        for what, mine in parts(table):
+            latency[mine] = operator_terms(gpu(name), what, table.take(mine), {}).latency_s * 1e6
+        out[f"more {operator} {name}"] = {"latency_us": [number(v) for v in latency], "least_us": [number(v) for v in least]}
+    return out
+
+
 def figures() -> dict[str, dict[str, Any]]:
-    return {**{name: found for operator in OPERATORS for name, found in terms_of(operator).items()}, **collectives()}
+    each = {name: found for operator in OPERATORS for name, found in terms_of(operator).items()}
+    more = {name: found for operator in OPERATORS for name, found in more_of(operator).items()}
+    return {**each, **more, **collectives()}
 
 
 def test_collectives_are_as_reviewed() -> None:
@@ -153,6 +171,13 @@ def test_collectives_are_as_reviewed() -> None:
 def test_every_law_is_as_reviewed(operator: str) -> None:
     expected = {name: found for name, found in read(FILE).items() if name.startswith(f"{operator} ")}
     lines = differences(expected, terms_of(operator))
+    assert not lines, "\n".join(lines[:20])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_many_rows_take_as_long_as_reviewed(operator: str) -> None:
+    expected = {name: found for name, found in read(FILE).items() if name.startswith(f"more {operator} ")}
+    lines = differences(expected, more_of(operator))
     assert not lines, "\n".join(lines[:20])
 
 

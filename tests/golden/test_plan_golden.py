@@ -33,6 +33,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {},
     "Qwen3-32B fp8": {"tp": 4},
     "Qwen3-30B-A3B": {"tp": 2, "ep": 2},
+    "Qwen3-30B-A3B fp8": {},
     "DeepSeek-V3": {"tp": 8},
     "Qwen3-30B-A3B int4_wo": {"dp": 4, "ep": 4},
     "Qwen3-Next-80B-A3B": {"tp": 4, "stack": "sglang"},

@@ -1,7 +1,7 @@
 """Mutants of a module: every single change of its arithmetic that a test should notice, found in its syntax tree.
 
 Excluded, because no test should or could notice them:
-* docstrings, type hints, decorators, imports, f-strings, `raise`, `assert` and the arguments of errors: words, not arithmetic;
+* docstrings, type hints and names for types, decorators, imports, f-strings, `raise`, `assert` and the arguments of errors: words, not arithmetic;
 * an `if` whose body only raises, with its condition: validation, which tests of bad input hold;
 * numbers below 1e-6 in size (guards against division by zero and rounding), and sizes that only set how work is cut for speed
   (SPEED_NAMES: rows of a chunk, entries of a cache);
@@ -156,6 +156,8 @@ def _words(node: ast.AST, field: str, child: ast.AST) -> bool:
         return True
     if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant | ast.JoinedStr):
         return True
+    if isinstance(child, ast.Assign) and any(isinstance(n, ast.Name) and n.id in ("str", "None", "Callable") for n in ast.walk(child.value)):
+        return not any(isinstance(n, ast.Call) for n in ast.walk(child.value))  # Model = str | Path: a name for a type
     if isinstance(child, ast.If):
         test = ast.unparse(child.test)
         if "TYPE_CHECKING" in test or "isinstance" in test:

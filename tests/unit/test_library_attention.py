@@ -54,7 +54,7 @@ def prefill(name: str, stack: str, kernel: str, kv_dtype: str = "bf16", **shape:
         (1, 2, 2048, False, 11),  # 4 x 2 x 16 = 128; sqrt(8 x 16) = 11.3
         (1, 2, 4096, True, 16),  # 4 x 2 x 32 = 256; sqrt(8 x 32) = 16
         (64, 4, 4096, True, 4),  # 256 units, 16 shares = 31 blocks an SM: floor(16 x 8 / 31.03)
-        (6000, 1, 65536, True, 1),  # at most 6000 shares in all
+        (6000, 1, 65536, True, 1),
     ],
 )
 def test_tensorrt_llm_takes_xqa_and_cuts_the_keys_as_its_code_does(

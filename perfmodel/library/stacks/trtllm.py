@@ -20,7 +20,7 @@ TRTLLM = register(
         mla_whole_requests=True,
     )
 )
-BLOCK_TOKENS, WAVES, MOST_SHARES = 128.0, 8.0, 6000.0  # tokens of a share at least, blocks an SM and shares of a batch at most
+BLOCK_TOKENS, WAVES = 128.0, 8.0  # tokens of a share at least, blocks an SM at most
 WIDEST_GROUP = 32  # query heads a KV head of XQA's kernels; wider groups run one query head at a time
 
 
@@ -36,8 +36,7 @@ def xqa(gpu: GpuSpec, columns: Mapping[str, Floats], fp8: Floats) -> tuple[npt.N
     gain = 4.0 * units * blocks >= gpu.sms
     shares = np.minimum(blocks, np.round(np.sqrt(8.0 * blocks)))
     shares = np.floor(shares / np.maximum(units * shares / gpu.sms / WAVES, 1.0))
-    shares = np.maximum(np.minimum(shares, np.floor(MOST_SHARES / columns["batch"])), 1.0)
-    return packs(columns) & (gain | (fp8 > 0)), shares
+    return packs(columns) & (gain | (fp8 > 0)), np.maximum(shares, 1.0)
 
 
 def xqa_warpgroup(gpu: GpuSpec, columns: Mapping[str, Floats], fp8: Floats) -> npt.NDArray[np.bool_]:

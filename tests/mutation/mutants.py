@@ -1,7 +1,8 @@
 """Mutants of a module: every single change of its arithmetic that a test should notice, found in its syntax tree.
 
 Excluded, because no test should or could notice them:
-* docstrings, type hints and names for types, decorators, imports, f-strings, `raise`, `assert` and the arguments of errors: words, not arithmetic;
+* docstrings, type hints and names for types, decorators, imports, f-strings, `raise`, `assert` and the arguments of errors: words,
+  not arithmetic;
 * an `if` whose body only raises, with its condition: validation, which tests of bad input hold;
 * numbers below 1e-6 in size (guards against division by zero and rounding), and sizes that only set how work is cut for speed
   (SPEED_NAMES: rows of a chunk, entries of a cache);
@@ -42,7 +43,7 @@ CALLED = {"ceil": "floor", "floor": "ceil", "maximum": "minimum", "minimum": "ma
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change: `place` is its number among the sites of its file, `function` the outermost function or <module>."""
+    """One change: `place` is its number among the sites of its file, `function` the outermost function (a dot after it: its defaults) or <module>."""
 
     file: str
     function: str
@@ -135,6 +136,8 @@ def _walk(node: ast.AST, function: str, outer: str | None) -> Iterator[_Site]:
             if not isinstance(child, ast.AST) or _words(node, field, child):
                 continue
             inside = _named(child, function)
+            if field in ("defaults", "kw_defaults"):  # made where the function is defined, not where it runs
+                inside = f"{function}."
             for new, operator in _changes(node, field, child):
                 yield _Site(node, field, index, new, operator, inside, getattr(child, "lineno", 0), child)
             yield from _walk(child, inside, outer)
@@ -148,6 +151,12 @@ def _named(node: ast.AST, function: str) -> str:
     return function
 
 
+def _type(value: ast.AST) -> bool:
+    """Whether an expression names a type, as in Model = str | Path."""
+    parts = list(ast.walk(value))
+    return any(isinstance(n, ast.Name) and n.id in ("str", "Callable") for n in parts) and not any(isinstance(n, ast.Call) for n in parts)
+
+
 def _words(node: ast.AST, field: str, child: ast.AST) -> bool:
     """Whether a child is words or validation, by the rules above."""
     if isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Global):
@@ -156,8 +165,8 @@ def _words(node: ast.AST, field: str, child: ast.AST) -> bool:
         return True
     if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant | ast.JoinedStr):
         return True
-    if isinstance(child, ast.Assign) and any(isinstance(n, ast.Name) and n.id in ("str", "None", "Callable") for n in ast.walk(child.value)):
-        return not any(isinstance(n, ast.Call) for n in ast.walk(child.value))  # Model = str | Path: a name for a type
+    if isinstance(child, ast.Assign) and _type(child.value):
+        return True
     if isinstance(child, ast.If):
         test = ast.unparse(child.test)
         if "TYPE_CHECKING" in test or "isinstance" in test:

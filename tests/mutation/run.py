@@ -123,7 +123,7 @@ class Session:
             same = {name for function, found in reach.items() if function.startswith(f"{mutant.file} ") for name in found}
             if not same:  # a module of tables alone: the tests of its package
                 same = {name for function, found in reach.items() if function.startswith(mutant.file.split("/")[0]) for name in found}
-            names = sorted(same, key=lambda name: (not name.startswith("tests/golden"), place_of(name, tests)))  # they reach most
+            names = sorted(same, key=lambda name: place_of(name, tests))
         names = list(within(names, tests, self.options.seconds))
         found: dict[str, Any] | None = {"failed": None}
         if names and not cold:

@@ -43,7 +43,8 @@ CALLED = {"ceil": "floor", "floor": "ceil", "maximum": "minimum", "minimum": "ma
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change: `place` is its number among the sites of its file, `function` the outermost function (a dot after it: its defaults) or <module>."""
+    """One change: `place` is its number among the sites of its file, `function` the outermost function or <module>, a dot after it for its
+    defaults."""
 
     file: str
     function: str

@@ -324,7 +324,7 @@ def serving() -> Table:
         for row in rows_of("serving")
     ]
     nominal = find(rows_of("serving_nominal"), runs="served H100 runs, concurrency 1-64", figure="ttft")
-    rows.append(["the same, nominal batch limit", "TTFT", percent(nominal["median_error"]), EMPTY, EMPTY, EMPTY])
+    rows.append(["the same, nominal lengths and batch limit", "TTFT", percent(nominal["median_error"]), EMPTY, EMPTY, EMPTY])
     return Table(["published runs", "figure", "median", "mean", "roofline, median", "covered"], rows, ["serving", "serving_nominal"])
 
 

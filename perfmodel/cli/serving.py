@@ -23,7 +23,7 @@ def evaluate_serving(
     ] = None,
     per_run: Annotated[bool, typer.Option("--per-run", help="One row a published run, instead of the summary.")] = False,
     nominal: Annotated[
-        bool, typer.Option("--nominal", help="Forget what is known of an engine's batch limit: only what the run's row says.")
+        bool, typer.Option("--nominal", help="Forget what is known of batch limits and of drawn lengths: only what the run's row says.")
     ] = False,
     calibration: options.Calibration = "auto",
     json_: output.Json = False,
@@ -39,7 +39,7 @@ def evaluate_serving(
     table = rows()
     table = table[table["kind"].isin(chosen)]
     with Progress("evaluating") as progress:
-        scored = score(table, progress, known_slots=not nominal, calibration=options.calibration(calibration))
+        scored = score(table, progress, known=not nominal, calibration=options.calibration(calibration))
     found: list[dict[str, Any]] = scored.to_dict("records") if per_run else summary(scored)  # type: ignore[assignment]
     if json_:
         output.write_json(found)

@@ -24,8 +24,9 @@ PEER = (
     "AIConfigurator on its own served H100 runs, as it publishes: TPOT mean 12.1 %, median 8.7 %; TTFT about 50 %. "
     "Its rows are half of a table whose other half is held back from this project."
 )
-LENGTH_SPREAD = {"inferencex": 0.1}
-"""Runs whose clients draw lengths from 80 to 100 % of the nominal ones; given as share either way of 90 %."""
+DRAWN_FROM = {"inferencex": 0.8}
+"""Runs whose clients draw each length evenly from this share of the nominal one up to all of it, as their public scripts say."""
+DRAWN = 2000  # lengths of such a client
 REQUESTS = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000, (2048, 128): 3000, (2048, 2048): 1500,
     (5000, 500): 1500, (20000, 2000): 1000,
@@ -47,8 +48,18 @@ def one_slot_less(row: Mapping[str, Any]) -> bool:
     return bool(row["run"] == "trtllm/1.0.0rc3/meta-llama_Llama-3.1-8B-Instruct")
 
 
-def predict_row(row: Mapping[str, Any], known_slots: bool = True, **options: Any) -> ServingEstimate:
-    """The estimate for one published run. known_slots: use what is known of the engine's batch limit in that run."""
+def drawn_lengths(row: Mapping[str, Any], low: float, high: float) -> dict[str, list[int]]:
+    """isl and osl of DRAWN requests, each drawn evenly from low to high times the nominal length."""
+    rng = np.random.default_rng(0)
+    return {name: np.maximum(np.rint(rng.uniform(low, high, DRAWN) * float(row[name])), 1).astype(int).tolist() for name in ("isl", "osl")}
+
+
+def predict_row(row: Mapping[str, Any], known: bool = True, spread: float | None = None, **options: Any) -> ServingEstimate:
+    """The estimate for one published run.
+
+    known: use what is known of the run beside its row, the engine's batch limit and how clients drew their lengths. spread: of the
+    lengths of the other runs, either way, instead of the model's own.
+    """
     quantization, kv = row["quantization"] or None, row["kv_cache_dtype"] or None
     common: dict[str, Any] = {
         "tensor_parallel_size": row["tp"], "expert_parallel_size": row["ep"], "data_parallel_size": row["dp"], "osl": row["osl"],
@@ -63,9 +74,15 @@ def predict_row(row: Mapping[str, Any], known_slots: bool = True, **options: Any
             {"arrival_times_s": np.zeros(500).tolist()} if burst else {"request_rate": row["request_rate"], "requests": 500}
         )
         return estimate(row["model"], row["gpu"], **traffic, **common)
-    if row["kind"] == "served" and known_slots and one_slot_less(row):
-        common["max_num_seqs"] = int(row["concurrency"]) - 1
-    if row["kind"] in ("static", "first_token"):
+    if row["kind"] == "served":
+        if known and one_slot_less(row):
+            common["max_num_seqs"] = int(row["concurrency"]) - 1
+        if known and row["run"] in DRAWN_FROM:
+            common |= drawn_lengths(row, DRAWN_FROM[row["run"]], 1.0)
+        elif spread is not None:
+            common |= drawn_lengths(row, 1.0 - spread, 1.0 + spread)
+    if row["kind"] in ("static", "first_token"):  # a benchmark in the engine's own process: all alike
+        common |= {"isl": [int(row["isl"])], "osl": [int(row["osl"])]}
         return estimate(row["model"], row["gpu"], concurrency=row["concurrency"], requests=row["concurrency"], **common)
     return estimate(row["model"], row["gpu"], concurrency=row["concurrency"], **common)
 
@@ -101,12 +118,12 @@ def _active(spec: Any, layer: Any) -> float:
 def score(
     table: pd.DataFrame,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-    known_slots: bool = True,
+    known: bool = True,
     **options: Any,
 ) -> pd.DataFrame:
     """One row a run: relative errors (predicted / measured - 1) of TPOT, throughput and TTFT, of the baseline, and interval coverage.
 
-    `options` go to `estimate`.
+    `known` and `options` go to `predict_row`.
     """
     import pandas as pd
 
@@ -117,7 +134,7 @@ def score(
         measured = {name: float(row[f"{name}_ms" if name != "throughput" else "throughput_tok_s"]) for name in ERRORS}
         found: dict[str, Any] = {name: row[name] for name in ("kind", "run", "gpu", "model", "stack", "tp", "isl", "osl", "concurrency")}
         try:
-            answer = predict_row(row, known_slots, **options)
+            answer = predict_row(row, known, **options)
         except NoAnswerError as error:
             out.append(found | {"reason": str(error)})
             continue

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import perfmodel as pm
+from perfmodel.analytic.constants import constant_values
 from perfmodel.cli.main import run
 from perfmodel.errors import InputError, NoAnswerError
 from perfmodel.plan.closed_form import closed_loop
 from perfmodel.plan.deployment import Deployment
+from perfmodel.plan.evaluate_serving import drawn_lengths, predict_row, rows
 from perfmodel.plan.model import load_model
 from perfmodel.plan.overhead import overhead
 from perfmodel.plan.scheduler import Scheduler, default_scheduler
@@ -143,7 +145,7 @@ def test_closed_form_agrees_with_the_simulation(model, stack, shape):
     rng = np.random.default_rng(0)
     for isl, osl in ((500, 500), (2000, 400), (6000, 800)):
         for requests in (1, 8, 32):
-            spread = 0.02 if rules.mixed else 0.0
+            spread = constant_values("serving")["length_spread"] if rules.mixed else 0.0
             tokens = [np.rint(n * rng.uniform(1 - spread, 1 + spread, 12 * requests + 20)).astype(int) for n in (isl, osl)]
             host = step.host
             trace = simulate(step, rules, *tokens, kv_tokens=1e7, concurrency=requests, front_s=host.request_s, delay_s=host.delay_s)
@@ -159,7 +161,7 @@ def test_closed_form_agrees_with_a_prefix_cache_and_speculation(stack, hit, acce
     step, rules, host = served(deployment(stack=stack)), default_scheduler(stack, H100), overhead(stack)
     rng = np.random.default_rng(0)
     for requests in (1, 8, 32):
-        spread = 0.02 if rules.mixed else 0.0
+        spread = constant_values("serving")["length_spread"] if rules.mixed else 0.0
         tokens = [np.rint(n * rng.uniform(1 - spread, 1 + spread, 12 * requests + 20)).astype(int) for n in (4000, 400)]
         options = {"cached_share": hit, "tokens_per_step": accepted, "front_s": host.request_s, "delay_s": host.delay_s}
         trace = simulate(step, rules, *tokens, kv_tokens=1e7, concurrency=requests, **options)
@@ -372,3 +374,26 @@ def test_evaluate_serving_prints_figures_beside_the_baseline(capsys):
 def test_an_unknown_kind_of_run_is_one_line(capsys):
     assert run(["evaluate", "serving", "--kind", "tomorrow"]) == 2
     assert "choose from served" in capsys.readouterr().err
+
+
+# Published runs
+
+
+def test_clients_that_draw_lengths_are_asked_about_as_they_do():
+    drawn = drawn_lengths({"isl": 1000, "osl": 100}, 0.8, 1.0)
+    assert min(drawn["isl"]) >= 800 and max(drawn["isl"]) <= 1000 and np.mean(drawn["isl"]) == pytest.approx(900, rel=0.01)
+    assert min(drawn["osl"]) >= 80 and max(drawn["osl"]) <= 100 and set(drawn["isl"]) != set(drawn["osl"])
+    table = rows()
+    row = table[(table["run"] == "inferencex") & (table["concurrency"] == 4)].iloc[0]
+    known, nominal, even = (predict_row(row), predict_row(row, known=False), predict_row(row, known=False, spread=0.0))
+    assert known.ttft_ms < min(nominal.ttft_ms, even.ttft_ms) and known.throughput_tok_s != nominal.throughput_tok_s
+
+
+def test_static_batches_have_the_lengths_of_their_row():
+    table = rows()
+    row = table[table["kind"] == "first_token"].iloc[0]
+    asked = pm.estimate(
+        row["model"], row["gpu"], tensor_parallel_size=row["tp"], isl=[int(row["isl"])], osl=[1], concurrency=1, requests=1,
+        quantization=row["quantization"], kv_cache_dtype=row["kv_cache_dtype"] or None, stack="trtllm", framework_version=row["version"],
+    )  # fmt: skip
+    assert predict_row(row).ttft_ms == asked.ttft_ms

@@ -68,11 +68,11 @@ figures: $(VENV)/.installed-docs
 	$(BIN)/python docs/tools/picture.py
 	$(BIN)/python docs/tools/render.py
 
-models: $(VENV)/.installed
-	$(BIN)/python -m perfmodel.calibrate.build
-	$(BIN)/python -m perfmodel.calibrate.build_operators
-	$(BIN)/python -m perfmodel.calibrate.collective_build
-	$(BIN)/python -m perfmodel.calibrate.build_runs
+models: $(VENV)/.installed-dev
+	$(BIN)/python -m perfmodel.fit.kernel_models
+	$(BIN)/python -m perfmodel.fit.operator_models
+	$(BIN)/python -m perfmodel.fit.collective_models
+	$(BIN)/python -m perfmodel.fit.run_models
 
 mutation: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/run.py --least 95

@@ -8,9 +8,13 @@ import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from perfmodel.boundary import expanded
-from perfmodel.errors import InputError
+from perfmodel.boundary import expanded, parquet
+from perfmodel.errors import InputError, NoAnswerError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _PACKAGE = Path(__file__).resolve().parent
 FRESH_S = 1.0
@@ -28,9 +32,29 @@ def shipped(kind: str) -> Path:
     return _PACKAGE / "_data" / kind
 
 
+def measured_data(what: str) -> Path:
+    """A file or folder of data/ that only fits and scores need, which no wheel holds.
+
+    Raises NoAnswerError, with the next step, where it is not there.
+    """
+    path = shipped("data") / what
+    if not path.exists():
+        raise NoAnswerError(f"{what} is measured data of the project, which no wheel holds: run this in a checkout of perfmodel")
+    return path
+
+
+def measured_table(what: str, **options: Any) -> pd.DataFrame:
+    """The rows of a parquet file of data/; `options` as pandas.read_parquet takes them. Raises as `measured_data` and `parquet` do."""
+    import pandas as pd
+
+    path = measured_data(what)
+    with parquet():
+        return pd.read_parquet(path, **options)
+
+
 @functools.cache
 def _shipped_paths() -> tuple[str, ...]:
-    return tuple(f"{shipped(kind)}{os.sep}" for kind in ("hwdb", "calibration"))
+    return tuple(f"{shipped(kind)}{os.sep}" for kind in ("hwdb", "calibration", "data"))
 
 
 def look(path: str | Path) -> os.stat_result | None:

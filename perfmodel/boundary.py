@@ -7,9 +7,10 @@ card = validated(CardModel, data, path)      # a pydantic model; its first fault
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -158,3 +159,12 @@ def _reason(error: OSError | ValueError) -> str:
     if not isinstance(error, OSError):
         return "no such name of a file"
     return error.strerror or str(error)
+
+
+@contextlib.contextmanager
+def parquet() -> Iterator[None]:
+    """Around what reads or writes parquet, which is an extra: raises InputError with the next step where its package is missing."""
+    try:
+        yield
+    except ImportError:
+        raise InputError("parquet needs one package more: pip install 'perfmodel[parquet]', or give CSV or JSON lines") from None

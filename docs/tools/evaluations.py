@@ -71,7 +71,7 @@ ON_A_GPU = {"autotune_hook": "pytest -s -m gpu tests/gpu/test_hook_gpu.py tests/
 GATES = {
     "gate_ranking": ("tests/accuracy/ranking.json", "python tests/accuracy/test_ranking_gate.py"),
     "gate_operators": ("tests/accuracy/operators.json", "python tests/accuracy/test_operators_gate.py"),
-    "calibration_report": ("calibration/h200_sxm/report.json", "python -m perfmodel.calibrate.build_runs"),
+    "calibration_report": ("calibration/h200_sxm/report.json", "python -m perfmodel.fit.run_models"),
 }
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from perfmodel._resources import shipped
-from perfmodel.calibrate.proof import prove, prove_ranking
-from perfmodel.learn.evaluate import over_library
-from perfmodel.plan.evaluate_memory import compare_logs
+from perfmodel.evaluate.holdout_report import prove, prove_ranking
+from perfmodel.evaluate.memory import compare_logs
+from perfmodel.evaluate.ranking import over_library
 
 GPU = "h200_sxm"
 LIBRARIES = (("gemm", "bf16"), ("gemm", "fp8"), ("attention_prefill", None), ("attention_decode", None))

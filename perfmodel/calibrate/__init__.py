@@ -14,7 +14,7 @@ from perfmodel.calibrate.table import fit_table
 from perfmodel.errors import InputError, shown
 from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.calibration import Calibration, prior_model, resolve
 from perfmodel.learn.model import FittedModel, find_model, shipped_model
 from perfmodel.learn.stored import remove, stored
 from perfmodel.ops.check import table
@@ -75,7 +75,9 @@ def calibrate_table(gpu: str | GpuSpec, tables: Mapping[str, pd.DataFrame], *, s
             fitted = fit_kernel(kind.removeprefix("kernel:"), spec, frame, today=find_model(spec.name, what))
             models[what] = keep.better_whole(what, fitted, find_model(spec.name, what), shipped_model(spec.name, what))
         elif kind == "collective":
-            fitted = fit_collective(spec, frame, priors=[resolve(spec, "collective", known).constants for known in (None, "auto")])
+            fitted = fit_collective(
+                spec, frame, priors=[model.constants for model in (prior_model(spec, "collective"), resolve(spec, "collective", "auto"))]
+            )
             models[kind] = keep.better_whole(kind, fitted, find_model(spec.name, kind), shipped_model(spec.name, kind))
         else:
             models |= fit_table(kind, spec, frame)

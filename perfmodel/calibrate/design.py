@@ -17,7 +17,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import FAMILIES, kernel_family
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import facts_for
-from perfmodel.learn.calibration import spec_model
+from perfmodel.learn.calibration import prior_model
 from perfmodel.predict.configs import predict_configs
 
 PLAUSIBLE = 2.5  # times the predicted best: beyond it a config is never chosen, and its error does not matter
@@ -50,7 +50,7 @@ def _ranked(family: str, gpu: GpuSpec, sizes: dict[str, int], dtype: str, config
         keep &= ~rule.mask
     at = np.flatnonzero(keep)
     legal = configs.take(at)
-    model = spec_model(gpu, f"kernel_{family}")
+    model = prior_model(gpu, f"kernel_{family}")
     return legal, predict_configs(family, gpu, sizes, dtype, legal, facts.take(at), model).latency_us
 
 

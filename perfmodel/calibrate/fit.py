@@ -27,7 +27,7 @@ from perfmodel.calibrate.table import MARGIN, MIN_ROWS, correct, refit_of
 from perfmodel.calibrate.workers import Tasks, tasks
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.calibration import Calibration, prior_model
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import predict_columns
 from perfmodel.learn.transfer import CARD_KEY, pair_codes, tensor_path
@@ -138,7 +138,7 @@ def _operator(
     table = read_rows(what, frame.assign(gpu=gpu.name))
     if not (kept := possible(what, table.columns, frame.assign(gpu=gpu.name))).all():
         table, frame, failed = table.take(kept), frame[kept], failed + int((~kept).sum())
-    prior = resolve(gpu, what, None)
+    prior = prior_model(gpu, what)
     folds = [(train, held) for train, held in shape_folds(table, FOLDS) if held.any() and train.sum() >= MIN_ROWS]
     judged = [
         (held, work.submit(f"{what}, shapes held out, {i} of {len(folds)}", _held_out, gpu, table.take(train), table.take(held), prior))
@@ -219,7 +219,7 @@ def _kernel(gpu: GpuSpec, family: str, rows: Sequence[Mapping[str, Any]], proven
 def _kernel_points(gpu: GpuSpec, family: str, frame: pd.DataFrame, model: FittedModel) -> pd.DataFrame:
     """Rows with what the spec tier and the fitted model say of them; the latter saw these rows."""
     table = read_kernel_rows(family, gpu, frame)
-    before = law(family, gpu, table, resolve(gpu, f"kernel_{family}", None).constants).latency_s * 1e6
+    before = law(family, gpu, table, prior_model(gpu, f"kernel_{family}").constants).latency_s * 1e6
     terms = law(family, gpu, take_kernel(table, np.ones(len(table), dtype=bool)), model.constants)
     after = terms.latency_s * 1e6 * model.correction(terms.features, len(table))
     return frame.assign(measured_us=frame["latency_us"], before_us=before, after_us=after)
@@ -228,7 +228,7 @@ def _kernel_points(gpu: GpuSpec, family: str, frame: pd.DataFrame, model: Fitted
 def _collective(gpu: GpuSpec, rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any] | None) -> Fit:
     frame = _frame(rows)
     try:
-        model = fit_collective(gpu, frame, priors=[resolve(gpu, "collective", None).constants], provenance=provenance)
+        model = fit_collective(gpu, frame, priors=[prior_model(gpu, "collective").constants], provenance=provenance)
     except InputError as error:
         return Outcome(COLLECTIVE, len(frame), 0, len(rows) - len(frame), None, None, False, f"refused: {error}"), None
     before, after = float(model.card["prior_error"]), float(model.card["held_out_error"]["mean"])

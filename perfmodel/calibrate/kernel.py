@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
+from perfmodel.calibrate.sweep_rows import rows_that_ran, with_size_columns
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, plain
 from perfmodel.hw.spec import GpuSpec
@@ -19,7 +20,6 @@ from perfmodel.kernels.configs import TILE, Configs, family_configs
 from perfmodel.kernels.facts import Facts, facts_for
 from perfmodel.kernels.terms import Terms, constant_values, physics
 from perfmodel.learn.calibration import PRIOR_CONFIG_INTERVAL
-from perfmodel.learn.evaluate import rows_that_ran, with_size_columns
 from perfmodel.learn.intervals import conformal_bounds, out_of_fold
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.plausible import usable

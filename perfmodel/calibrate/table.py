@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.calibrate import keep
-from perfmodel.calibrate.disturbed import steady_rows
 from perfmodel.calibrate.operator_rows import Rows, card, digest, envelope, read_rows, with_prior
 from perfmodel.calibrate.operators import group_widths, predict_log, shape_folds
+from perfmodel.calibrate.outliers import steady_rows
 from perfmodel.calibrate.refit import Refit
 from perfmodel.calibrate.steps import step
 from perfmodel.errors import InputError, shown

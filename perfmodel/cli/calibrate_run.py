@@ -314,7 +314,7 @@ def _summary(
 
 
 def _transfer(from_gpu: str | None, to_gpu: str | None, json_: bool, csv_: bool) -> None:
-    from perfmodel.calibrate.carry import explain
+    from perfmodel.calibrate.transfer_report import explain
 
     if not from_gpu or not to_gpu:
         raise InputError("--from-gpu and --to-gpu go together: which GPU was measured, and which is asked about?")

@@ -92,7 +92,7 @@ def evaluate_collectives(
 ) -> None:
     """Errors of collectives by GPU, stack, number of GPUs and regime, beside the bare link bandwidth (baseline)."""
     output.check_format(json_, csv_)
-    from perfmodel.calibrate.collective_build import evaluate_shipped
+    from perfmodel.evaluate.collectives import evaluate_shipped
 
     with Progress("evaluating collectives"):
         found: list[dict[str, Any]] = evaluate_shipped(left_out, gpu).to_dict("records")  # type: ignore[assignment]

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from perfmodel.calibrate.crossfit import crossfit, predictor
 from perfmodel.cli import collectives, evaluate_kernels, evaluate_physics, evaluate_speed, options, output, serving
 from perfmodel.cli.progress import Progress
+from perfmodel.evaluate.baselines import check_external
+from perfmodel.evaluate.cross_validate import crossfit, predictor
+from perfmodel.evaluate.ranking import STEADY, evaluate_ranking, over_library, read_sweeps
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.learn.baselines import check_external
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.evaluate import STEADY, evaluate_ranking, over_library, read_sweeps
 
 app = options.verb("Score rankings, operator latencies and collectives against measured rows, beside baselines.")
 collectives.add_evaluation(app)
@@ -103,9 +103,9 @@ def operators(
     """Errors of library operators on GPUs or shapes that the model did not see, coverage of the 80 % interval, and two baselines."""
     import pandas as pd
 
-    from perfmodel.calibrate import evaluate_operators as scoring
     from perfmodel.calibrate.table import MIN_ROWS
     from perfmodel.errors import InputError, unknown_name
+    from perfmodel.evaluate import operators as scoring
     from perfmodel.library.registry import MODELS
 
     output.check_format(json_, csv_)
@@ -144,8 +144,8 @@ def stacks(
     """How far two stacks are apart on the same operators of one GPU: what no answer can know without the stack."""
     import pandas as pd
 
-    from perfmodel.calibrate.evaluate_stacks import apart
     from perfmodel.errors import NoAnswerError, unknown_name
+    from perfmodel.evaluate.stacks import apart
     from perfmodel.library.registry import MODELS
 
     output.check_format(json_, csv_)

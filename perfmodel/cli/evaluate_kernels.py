@@ -9,8 +9,8 @@ import typer
 
 from perfmodel.cli import options, output
 from perfmodel.cli.progress import Progress
+from perfmodel.evaluate.ranking import STEADY
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.learn.evaluate import STEADY
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def anykernel(
 ) -> None:
     """Regret@k of a plain kernel's sweep, ranked with the compiler's facts and the datasheet: no measured row is used."""
     output.check_format(json_, csv_)
-    from perfmodel.tune.kernel_evaluate import evaluate_kernels
+    from perfmodel.evaluate.any_kernel import evaluate_kernels
 
     spec = find_gpu(gpu)
     frame = options.read_frame(data)
@@ -53,7 +53,7 @@ def published_moe(
 ) -> None:
     """Where fused-MoE configs that others found best stand in the ranking of a GPU that was never measured."""
     output.check_format(json_, csv_)
-    from perfmodel.tune import published_moe as published
+    from perfmodel.evaluate import published_moe as published
     from perfmodel.tune.rank import COLD
 
     with Progress("evaluating") as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,7 +115,8 @@ def read_frame(path: Path) -> Any:
     try:
         with boundary.readable(path, boundary.LARGEST_TABLE_BYTES).open("rb"):
             pass
-        frame = reader(path)
+        with boundary.parquet() if path.suffix.lower() == ".parquet" else contextlib.nullcontext():
+            frame = reader(path)
     except InputError:
         raise
     except OSError as error:  # pyarrow's own are of this kind too, without an errno

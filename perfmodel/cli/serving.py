@@ -31,7 +31,7 @@ def evaluate_serving(
 ) -> None:
     """Error of TTFT, TPOT and throughput on published runs (H100, A100), beside a roofline and a peer's published figures."""
     output.check_format(json_, csv_)
-    from perfmodel.plan.evaluate_serving import KINDS, PEER, rows, score, summary
+    from perfmodel.evaluate.serving import KINDS, PEER, rows, score, summary
 
     chosen = tuple(kind or KINDS)
     if unknown := [name for name in chosen if name not in KINDS]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.calibrate.build_operators import load
 from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.fit.operator_models import load
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw import gpus
 from perfmodel.hw.spec import GpuSpec

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfmodel._resources import shipped
 from perfmodel.boundary import expanded, path_shown
-from perfmodel.errors import InputError, shown
+from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.model import FittedModel, find_model, read_model
+from perfmodel.learn.model import LEFT_OUT, FittedModel, find_model, left_out_model, read_model
 
 PRIOR_WIDTH = 0.35  # half-width of log(measured / predicted) where no residual of any GPU is at hand: a stated guess
 PRIOR_CONFIG_INTERVAL = (-math.log(1.25), math.log(1.25))  # the same of a Triton config, 25 % either way
@@ -109,17 +110,44 @@ def spec_model(gpu: GpuSpec, model_key: str) -> FittedModel:
     """The model for a GPU as if it had never been measured.
 
     The universal model fitted without it where it is one of the measured ones, else the one of its architecture where that is better, else
-    the one of all GPUs, else bare physics.
+    the one of all GPUs, else bare physics. Raises NoAnswerError in a wheel, which has no models that leave a measured GPU out.
     """
-    names = (f"{model_key}_without_{gpu.name}", f"{model_key}_{gpu.arch}", model_key)
-    for place, name in enumerate(names):
-        found = find_model("universal", *names) if place == 0 else find_model("universal", name)
-        if found is None or gpu.name not in found.card.get("gpus", ()):
-            break
-    else:
-        found = None
+    found = left_out_model(gpu.name, model_key)
+    if found is None and (found := _universal(gpu, model_key)) is None and _measured(gpu, model_key):
+        raise NoAnswerError(
+            f"calibration none of {gpu.name}, a measured GPU, needs a model that it was left out of; no wheel holds those: "
+            "ask in a checkout of perfmodel, or leave calibration (--calibration) at auto"
+        )
     guess = PRIOR_CONFIG_INTERVAL if model_key.startswith("kernel_") else (-PRIOR_WIDTH, PRIOR_WIDTH)
     return found or FittedModel(f"physics:{model_key}", "spec", {}, guess)
+
+
+def _universal(gpu: GpuSpec, model_key: str) -> FittedModel | None:
+    """The universal model of a GPU's architecture, else that of all GPUs; None where all have rows of this very GPU."""
+    for name in (f"{model_key}_{gpu.arch}", model_key):
+        found = find_model("universal", name)
+        if found is not None and gpu.name not in found.card.get("gpus", ()):
+            return found
+    return None
+
+
+def _measured(gpu: GpuSpec, model_key: str) -> bool:
+    """Whether a model that leaves this GPU out exists in a checkout and is not at hand."""
+    found = find_model("universal", model_key)
+    return found is not None and gpu.name in found.card.get("gpus", ()) and not (shipped("data") / LEFT_OUT).is_dir()
+
+
+def prior_model(gpu: GpuSpec, model_key: str) -> FittedModel:
+    """The spec tier where it is at hand; in a wheel, for a measured GPU, the universal model of all GPUs, its own rows included.
+
+    For what rows of this GPU do not show, such as an element type: either has seen none of it.
+    """
+    try:
+        return spec_model(gpu, model_key)
+    except NoAnswerError:
+        found = find_model("universal", f"{model_key}_{gpu.arch}", model_key)
+        assert found is not None  # it is what spec_model refused
+        return found
 
 
 def resolve(gpu: GpuSpec, model_key: str, calibration: CalibrationLike) -> FittedModel:
@@ -131,11 +159,11 @@ def resolve(gpu: GpuSpec, model_key: str, calibration: CalibrationLike) -> Fitte
     if calibration is None:
         return spec_model(gpu, model_key)
     if isinstance(calibration, str) and calibration == "auto":
-        return find_model(gpu.name, model_key) or spec_model(gpu, model_key)
+        return find_model(gpu.name, model_key) or prior_model(gpu, model_key)
     if not isinstance(calibration, Calibration):
         calibration = load_calibration(calibration)
     if calibration.gpu and calibration.gpu != gpu.name:
         raise InputError(
             f"the calibration is of {calibration.gpu}, the question is about {gpu.name}: pass calibration (--calibration) auto or none"
         )
-    return calibration.models.get(model_key) or spec_model(gpu, model_key)
+    return calibration.models.get(model_key) or prior_model(gpu, model_key)

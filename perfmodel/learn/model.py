@@ -22,6 +22,7 @@ from perfmodel.learn import card as checks
 from perfmodel.learn.residual import Residual, feature, load_residual
 
 CARD_VERSION = 1
+LEFT_OUT = "left_out"  # folder of data/ with models for evaluation alone
 TREE = "model.ubj.gz"
 TREE_DIGEST = "tree_sha256"
 Floats = npt.NDArray[np.float64]
@@ -142,6 +143,13 @@ def _seen(path: str) -> os.stat_result | None:
         return look(path)
     except OSError as error:
         raise InputError(f"cannot read the model card {path}: {error.strerror}") from None
+
+
+def left_out_model(gpu: str, what: str) -> FittedModel | None:
+    """The universal model of `what` that a measured GPU was left out of; None without one, as of GPUs without rows, and in a wheel."""
+    card = str(shipped("data") / LEFT_OUT / f"{what}_without_{gpu}" / "card.json")
+    state = _seen(card)
+    return None if state is None else _read(card, state.st_mtime_ns)
 
 
 def shipped_model(owner: str, what: str) -> FittedModel | None:

@@ -27,7 +27,7 @@ of GEMM, prefill and decode trees was as good as or better than all or nothing (
 26.4 on H100)."""
 PATH_MARGIN = "path_margin"
 """Card entry: how much wider than a new architecture's the interval is where its tensor path is new too, as the errors of tensor paths left
-out whole say (calibrate/left_out_paths); without the entry no wider."""
+out whole say (fit/left_out_paths); without the entry no wider."""
 TREE_NAMES = (
     "tree_names"  # card entry of a GPU's own tree: the stacks and kernels it was shown; asked about another, it is asked about none
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perfmodel import boundary
 from perfmodel.errors import InputError
 
 COLUMNS = ("key", "ttir", "binary", "reason")
@@ -14,7 +15,8 @@ COLUMNS = ("key", "ttir", "binary", "reason")
 
 def read_pack(path: Path) -> dict[str, dict[str, Any]]:
     """What kernel_compile remembers, by key; raises InputError for a file that is not such a pack."""
-    from pyarrow import parquet
+    with boundary.parquet():
+        from pyarrow import parquet
 
     try:
         table = parquet.read_table(path, columns=list(COLUMNS)).to_pydict()
@@ -28,8 +30,9 @@ def read_pack(path: Path) -> dict[str, dict[str, Any]]:
 
 def write_pack(path: Path, compiled: Mapping[str, Mapping[str, Any]]) -> None:
     """Write what kernel_compile remembers, sorted by text so that like stands beside like and packs well."""
-    import pyarrow as arrow
-    from pyarrow import parquet
+    with boundary.parquet():
+        import pyarrow as arrow
+        from pyarrow import parquet
 
     rows = sorted((d["ttir"], key, "" if d["binary"] is None else json.dumps(d["binary"]), d["reason"]) for key, d in compiled.items())
     columns = {"key": [r[1] for r in rows], "ttir": [r[0] for r in rows], "binary": [r[2] for r in rows], "reason": [r[3] for r in rows]}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfmodel import boundary
 from perfmodel.errors import InputError
 
 Row = dict[str, Any]
@@ -25,13 +26,14 @@ def _plain(value: Any) -> Any:
 
 
 def read(path: Path) -> list[Row]:
-    """All complete rows of a JSONL file (a parquet file too, where pandas is there); a last line cut short by a crash is dropped."""
+    """All complete rows of a JSONL file (or of a parquet file); a last line cut short by a crash is dropped."""
     if not path.exists():
         return []
     if path.suffix == ".parquet":
         import pandas as pd
 
-        frame = pd.read_parquet(path).astype(object)
+        with boundary.parquet():
+            frame = pd.read_parquet(path).astype(object)
         return [{str(k): v for k, v in row.items()} for row in frame.where(frame.notna(), None).to_dict("records")]
     lines = path.read_text(encoding="utf-8").splitlines()
     found: list[Row] = []
@@ -65,7 +67,8 @@ class Appender:
 
 
 def export_parquet(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write rows as zstd parquet (needs pandas and pyarrow)."""
+    """Write rows as zstd parquet."""
     import pandas as pd
 
-    pd.DataFrame([dict(r) for r in rows]).to_parquet(path, compression="zstd", index=False)
+    with boundary.parquet():
+        pd.DataFrame([dict(r) for r in rows]).to_parquet(path, compression="zstd", index=False)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.terms import Terms
-from perfmodel.learn.calibration import Calibration, resolve
+from perfmodel.learn.calibration import Calibration, prior_model, resolve
 from perfmodel.learn.domain import ARCH, DTYPE, KERNEL, NO_ROWS, SIZE, of_gpu, sizes_beyond
 from perfmodel.learn.model import FittedModel
 
@@ -23,7 +23,7 @@ def kernel_model(gpu: GpuSpec, family: str, dtype: str, calibration: str | Path 
     """As `resolve` says; for an element type that no row of the GPU is of, the spec tier."""
     what = f"kernel_{family}"
     found = resolve(gpu, what, calibration)
-    return resolve(gpu, what, None) if found.tier != "spec" and not shows(found.card, dtype) else found
+    return prior_model(gpu, what) if found.tier != "spec" and not shows(found.card, dtype) else found
 
 
 def shows(card: Mapping[str, Any], dtype: str) -> bool:

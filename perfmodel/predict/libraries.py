@@ -13,7 +13,7 @@ import numpy.typing as npt
 from perfmodel.analytic.bound import within
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import domain
-from perfmodel.learn.calibration import CalibrationLike, resolve
+from perfmodel.learn.calibration import CalibrationLike, prior_model, resolve
 from perfmodel.learn.domain import NAMES, outside, unseen_types
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions, operator_terms, predict_columns, universal_model
@@ -104,7 +104,7 @@ def _answering(gpu: GpuSpec, columns: OperatorTable, calibration: CalibrationLik
             yield from _parts_of(what, columns, piece, model)
         else:
             rows = np.arange(len(unseen))[piece]
-            spec = resolve(gpu, what, None)
+            spec = prior_model(gpu, what)
             if columns.kind == "moe":
                 spec = dataclasses.replace(spec, constants=model.constants)
             for each, found in ((rows[~unseen[rows]], model), (rows[unseen[rows]], spec)):
@@ -152,7 +152,7 @@ def _predicted(gpu: GpuSpec, part: Part, columns: OperatorTable) -> OperatorPred
     """What the part's model says; with a share below 1, the spec tier's answer and interval, moved by that share of its correction."""
     if part.share >= 1.0:
         return predict_columns(gpu, part.what, columns, part.model)
-    base = predict_columns(gpu, part.what, columns, resolve(gpu, part.what, None))
+    base = predict_columns(gpu, part.what, columns, prior_model(gpu, part.what))
     if part.share <= 0.0:
         return base
     own = predict_columns(gpu, part.what, columns, part.model)
@@ -176,7 +176,7 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: OperatorTable, stacks: Sequenc
     bounds = within(*between(latency, np.log(high / latency)), least)
     apart = np.abs(np.log(latency / bounds[0]))
     nearest = (apart < apart.min(axis=0) + TIE).argmax(axis=0)  # of an even number two are: the first, whatever rounding says
-    model = part.model if part.share > 0.0 else resolve(gpu, part.what, None)
+    model = part.model if part.share > 0.0 else prior_model(gpu, part.what)
     beyond = outside(model, gpu, answers[0].terms, columns) & ~NAMES  # by sizes and types: the same for every stack
     if len(nearest) == 1:
         return OperatorPredictions(*bounds, answers[int(nearest[0])].terms, model, beyond, least)

@@ -16,7 +16,7 @@ from tightening import rewrite, stored
 
 import perfmodel as pm
 from perfmodel._resources import shipped
-from perfmodel.tune.kernel_evaluate import evaluate_kernels
+from perfmodel.evaluate.any_kernel import evaluate_kernels
 
 triton = pytest.importorskip("triton")
 FIGURES = Path(__file__).with_name("anykernel.json")

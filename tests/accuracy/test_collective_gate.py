@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tightening import rewrite, stored
 
-from perfmodel.calibrate.collective_build import shipped_rows
+from perfmodel.fit.collective_models import shipped_rows
 from perfmodel.hw import gpu
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.collective_fit import Rows, held_out_errors, read_rows

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from perfmodel._resources import shipped
+from perfmodel.evaluate.ranking import read_sweeps, regret
 from perfmodel.hw import gpu
 from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import physics
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.evaluate import read_sweeps, regret
 from perfmodel.predict.configs import predict_configs
 
 H200 = gpu("h200_sxm")

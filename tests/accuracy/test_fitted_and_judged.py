@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from perfmodel._resources import shipped
-from perfmodel.calibrate.build_operators import load
 from perfmodel.calibrate.operator_rows import sample
 from perfmodel.calibrate.operators import shape_folds
-from perfmodel.calibrate.proof import keys, of_other_shapes, of_part, read_run
 from perfmodel.calibrate.recipe import OPERATORS
+from perfmodel.evaluate.holdout_report import keys, of_other_shapes, of_part, read_run
+from perfmodel.fit.operator_models import load
 from perfmodel.hw import gpu, gpus
 from perfmodel.kernels import FAMILIES, kernel_family
 from perfmodel.learn.calibration import resolve
@@ -66,7 +66,7 @@ def test_the_spec_tier_never_saw_the_gpu_that_it_answers_for(name: str) -> None:
 
 
 def test_collectives_of_the_spec_tier_come_from_other_gpus() -> None:
-    for path in sorted(shipped("calibration").glob(f"universal/{LAW}_without_*")):
+    for path in sorted(shipped("data").glob(f"left_out/{LAW}_without_*")):
         name = path.name.removeprefix(f"{LAW}_without_")
         assert name not in resolve(gpu(name), "collective", None).card["gpus"]
 

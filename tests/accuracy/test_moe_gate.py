@@ -1,6 +1,6 @@
 """Fused-MoE rankings without a measurement of the GPU, against what others found best: figures may not worsen.
 
-What is counted, and what `perfmodel evaluate published-moe` prints for all problems, is in perfmodel/tune/published_moe.py.
+What is counted, and what `perfmodel evaluate published-moe` prints for all problems, is in perfmodel/evaluate/published_moe.py.
 tests/accuracy/moe.json holds the reviewed figures, which only tighten (tightening.py). `python tests/accuracy/test_moe_gate.py` writes
 them anew; a worse one is refused, or taken with `--accept-worse "reason"`.
 """
@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from tightening import rewrite, stored
 
-from perfmodel.tune import published_moe
+from perfmodel.evaluate import published_moe
 
 FIGURES = Path(__file__).with_name("moe.json")
 BETTER: Any = {

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tightening import rewrite, stored
 
-from perfmodel.calibrate.evaluate_operators import evaluate
+from perfmodel.evaluate.operators import evaluate
 
 FIGURES = Path(__file__).with_name("operators.json")
 MODELS = ("gemm", "attention_prefill", "attention_decode", "moe")

@@ -23,11 +23,11 @@ from tightening import rewrite, stored
 
 import perfmodel as pm
 from perfmodel._resources import shipped
+from perfmodel.evaluate.baselines import BASELINES
+from perfmodel.evaluate.ranking import Sweep, random_regret, read_sweeps, regret
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.facts import facts_for
-from perfmodel.learn.baselines import BASELINES
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.evaluate import Sweep, random_regret, read_sweeps, regret
 from perfmodel.predict.configs import predict_configs
 
 FILE = Path(__file__).with_name("ranking.json")

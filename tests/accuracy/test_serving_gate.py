@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tightening import rewrite, stored
 
-from perfmodel.plan.evaluate_serving import rows, score, summary
+from perfmodel.evaluate.serving import rows, score, summary
 
 FIGURES = Path(__file__).with_name("serving.json")
 EVERY = 6

@@ -23,9 +23,6 @@ SKIPPED = {
     "plan/page.py": "draws the page of a plan",
     "plan/svg.py": "draws",
     "plan/flags.py": "words of the engines' command lines",
-    "plan/evaluate_memory.py": "scores, by hand",
-    "plan/evaluate_serving.py": "scores, held by the serving gate",
-    "plan/fit_overhead.py": "fits, by hand",
     "plan/catalogue.py": "a list of models and what each file says",
     "library/collective_question.py": "reads rows of nccl-tests for the fit",
 }

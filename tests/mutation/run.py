@@ -36,7 +36,7 @@ ROOT = TREE / "perfmodel"
 MAP, SURVIVORS = HERE / ".map.json", HERE / "survivors.json"
 UNIT = (
     "terms", "library", "kernels_attention", "kernels_gemm", "kernels_moe", "kernel_rank", "plan", "predict", "network", "occupancy",
-    "anykernel", "explain", "floor", "one_answer",
+    "anykernel", "explain", "interpolation", "one_answer",
 )  # fmt: skip
 LONGEST_S = 20.0  # a test that takes longer does not take part
 MOST_COLD = 300  # tests of a process of its own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -53,9 +54,10 @@ def test_wheel_holds_the_data_and_no_tests(wheel: Path) -> None:
     for path in (ROOT / "hwdb").rglob("*.toml"):
         assert f"perfmodel/_data/{path.relative_to(ROOT)}" in names
     assert "perfmodel/_data/calibration/physics/gemm.toml" in names and "perfmodel/py.typed" in names
-    assert any(n.startswith("perfmodel/_data/data/") for n in names) and any(n.endswith("licenses/LICENSE") for n in names)
+    assert "perfmodel/_data/data/models/deepseek_v3.json" in names and any(n.endswith("licenses/LICENSE") for n in names)
+    assert not [n for n in names if "_without_" in n or n.endswith(".parquet")]  # of fits and scores alone
     assert not any(n.startswith(("tests/", "notebooks/", "docs/")) or "__pycache__" in n for n in names)
-    assert wheel.stat().st_size < 40e6
+    assert wheel.stat().st_size < 10e6
 
 
 def test_installed_wheel_answers_as_the_checkout_does(installed: Path, tmp_path: Path) -> None:
@@ -73,3 +75,34 @@ def test_installed_wheel_plans(installed: Path, tmp_path: Path) -> None:
     )
     ask = "plan --model Qwen3-8B --gpus h100_sxm --isl 1000 --osl 200 --request-rate 2 --json"
     assert output([str(installed / "perfmodel"), *ask.split()], tmp_path)["best"]["meets"]
+
+
+@pytest.fixture
+def without_pyarrow(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the package of the extra `parquet` is not installed."""
+    (tmp_path / "shim").mkdir()
+    (tmp_path / "shim" / "pyarrow.py").write_text("raise ImportError('not installed')\n")
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "shim")}
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("predict gemm --gpu h100_sxm -m 64 -n 4096 -k 4096 --json", 0, ""),
+        ("predict gemm --gpu h100_sxm -m 64 -n 4096 -k 4096 --dtype int4_wo --json", 0, ""),
+        ("calibrate table rows.csv --kind gemm --gpu b200_sxm --out here --json", 0, ""),
+        ("calibrate table rows.parquet --kind gemm --gpu b200_sxm --out here", 2, "pip install 'perfmodel[parquet]'"),
+        ("predict gemm --gpu h100_sxm -m 64 -n 4096 -k 4096 --calibration none", 1, "no wheel holds those"),
+        ("evaluate serving", 1, "run this in a checkout of perfmodel"),
+        ("evaluate operators --operator gemm", 1, "run this in a checkout of perfmodel"),
+    ],
+)  # fmt: skip
+def test_the_core_alone(installed: Path, tmp_path: Path, without_pyarrow: dict[str, str], command: str, code: int, said: str) -> None:
+    rows = (ROOT / "docs" / "examples" / "b200_gemm.csv").read_text()
+    (tmp_path / "rows.csv").write_text(rows)
+    (tmp_path / "rows.parquet").write_text(rows)
+    asked = [str(installed / "perfmodel"), *command.split()]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=without_pyarrow, check=False, timeout=120)
+    lines = [line for line in done.stderr.splitlines() if not re.search(r", \d+ s$", line)]
+    assert done.returncode == code, done.stderr
+    assert not said or (len(lines) == 1 and said in lines[0]), done.stderr

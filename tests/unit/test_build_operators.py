@@ -8,17 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfmodel.calibrate.build_operators import _better_alone
-from perfmodel.calibrate.operators import (
-    LEARNT_LOG,
-    NEW_ARCH_MARGIN,
-    ONE_GPU_LEAST,
-    ONE_GPU_MARGIN,
-    alike,
-    choose_shares,
-    mean_error,
-    with_widths,
-)
+from perfmodel.fit.operator_models import _better_alone
+from perfmodel.fit.trees import LEARNT_LOG, NEW_ARCH_MARGIN, ONE_GPU_LEAST, ONE_GPU_MARGIN, alike, choose_shares, mean_error, with_widths
 from perfmodel.hw import gpu
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.card import DOUBT_KEY

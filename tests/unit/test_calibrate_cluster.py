@@ -109,7 +109,7 @@ def test_two_real_gpus_shared_a_list_that_was_killed_twice() -> None:
 
     from perfmodel._resources import shipped
     from perfmodel.calibrate.plan import KEYS
-    from perfmodel.calibrate.proof import of_part, read_run
+    from perfmodel.evaluate.holdout_report import of_part, read_run
 
     path = shipped("data") / "runs" / "again" / "h200_sxm.parquet"
     rows = pd.read_parquet(path)

@@ -15,10 +15,10 @@ import pytest
 
 import perfmodel as pm
 from perfmodel._resources import shipped
-from perfmodel.calibrate.carry import explain
 from perfmodel.calibrate.ceilings import datasheet, fit_ceilings, measured_ceilings
 from perfmodel.calibrate.fit import Outcome, fit_run
 from perfmodel.calibrate.report import html, markdown, summarise
+from perfmodel.calibrate.transfer_report import explain
 from perfmodel.calibrate.workers import tasks
 from perfmodel.cli.main import run
 from perfmodel.errors import InputError

@@ -263,7 +263,7 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
 def test_external_baselines_are_asked_for_before_any_work(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = ["--external", "--data", str(tmp_path / "absent.csv")]
     assert "nvidia-matmul-heuristics does not know h800_sxm" in fails(capsys, "evaluate", "ranking", "--gpu", "h800", *data, code=1)
-    monkeypatch.setattr("perfmodel.learn.baselines.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("perfmodel.evaluate.baselines.importlib.util.find_spec", lambda name: None)
     assert "pip install 'perfmodel[heuristics]'" in fails(capsys, "evaluate", "ranking", "--gpu", "l20", *data, code=1)
 
 

@@ -12,14 +12,14 @@ import pytest
 
 import perfmodel as pm
 from perfmodel._resources import shipped
-from perfmodel.calibrate.margins import FILE, path_margin
 from perfmodel.cli.main import run
+from perfmodel.fit.margins import FILE, path_margin
 from perfmodel.hw import gpu
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.domain import ARCH, DTYPE, KERNEL, SIZE, STACK, labels, of_gpu, shown_pairs, sizes_beyond
 from perfmodel.learn.domain import _new_names as new_names
 from perfmodel.learn.measured_rows import counted, sentence
-from perfmodel.learn.model import FittedModel, find_model
+from perfmodel.learn.model import FittedModel, left_out_model
 from perfmodel.learn.operators import also_outside, width_table
 from perfmodel.learn.transfer import TREE_NAMES, visible
 from perfmodel.plan.evidence import measured_on
@@ -150,7 +150,7 @@ def test_the_margin_of_a_new_tensor_path_is_what_left_out_architectures_earned()
         assert model.card["path_margin"] == stored["forward_margin"] >= 1.25
         plain = width_table({**model.card, "path_margin": 1.0}, "sm_100", model.interval)
         np.testing.assert_allclose(width_table(model.card, "sm_100", model.interval), stored["forward_margin"] * plain)
-    without = find_model("universal", "moe_without_h100_sxm")  # no other GPU of its path: the margin is not of its own errors
+    without = left_out_model("h100_sxm", "moe")  # no other GPU of its path: the margin is not of its own errors
     assert without is not None and without.card["path_margin"] == stored["back_margin"]
     assert path_margin(("mma",), "wgmma") == stored["back_margin"] and path_margin(("mma", "wgmma"), "wgmma") == stored["forward_margin"]
 

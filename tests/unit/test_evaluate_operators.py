@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from perfmodel.calibrate.evaluate_operators import summary
 from perfmodel.cli.main import run
+from perfmodel.evaluate.operators import summary
 
 Capture = pytest.CaptureFixture[str]
 

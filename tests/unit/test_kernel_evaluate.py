@@ -11,8 +11,8 @@ import pytest
 
 import perfmodel as pm
 from perfmodel.cli import main
+from perfmodel.evaluate.any_kernel import SWEEPS, evaluate_kernels, pack_path
 from perfmodel.measure.kernel_pack import read_pack, write_pack
-from perfmodel.tune.kernel_evaluate import SWEEPS, evaluate_kernels, pack_path
 
 pytest.importorskip("triton")
 H200 = pm.gpu("h200_sxm")

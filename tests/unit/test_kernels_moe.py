@@ -10,10 +10,10 @@ import pytest
 
 import perfmodel as pm
 from perfmodel.analytic import moe as law
+from perfmodel.evaluate import published_moe
 from perfmodel.kernels import fused_moe
 from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import constant_values, physics
-from perfmodel.tune import published_moe
 from perfmodel.tune.rank import COLD
 
 H200 = pm.gpu("h200_sxm")

@@ -18,17 +18,17 @@ import pytest
 
 import perfmodel as pm
 from perfmodel._resources import shipped
-from perfmodel.calibrate.crossfit import crossfit
 from perfmodel.calibrate.design import calibration_points, sweep_points, write_plan
 from perfmodel.calibrate.kernel import fit_kernel, law, read_rows, take
 from perfmodel.errors import InputError
+from perfmodel.evaluate.baselines import BASELINES
+from perfmodel.evaluate.cross_validate import crossfit
+from perfmodel.evaluate.ranking import KS, Sweep, evaluate_ranking, over_library, random_regret, read_sweeps, regret, steady_rows
 from perfmodel.kernels import gemm
 from perfmodel.kernels.configs import parse_configs
 from perfmodel.kernels.facts import facts_for
 from perfmodel.kernels.terms import constant_values
-from perfmodel.learn.baselines import BASELINES
 from perfmodel.learn.calibration import PRIOR_CONFIG_INTERVAL, Calibration, load_calibration, resolve, spec_model
-from perfmodel.learn.evaluate import KS, Sweep, evaluate_ranking, over_library, random_regret, read_sweeps, regret, steady_rows
 from perfmodel.learn.intervals import conformal_bounds, group_folds, out_of_fold
 from perfmodel.learn.model import TREE, FittedModel, find_model, read_model
 from perfmodel.learn.residual import Residual, fit_residual, load_residual, matrix

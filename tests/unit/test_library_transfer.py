@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfmodel.calibrate.disturbed import steady_rows
+from perfmodel.calibrate.outliers import steady_rows
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu
 from perfmodel.learn import kriging

@@ -277,7 +277,7 @@ def test_bad_measurements(change: dict[str, list[float]], word: str) -> None:
 
 def test_shipped_calibrations_hold_what_they_promise() -> None:
     """Rows the calibrations were fitted to: a floor that a change of law or constants must not fall through."""
-    from perfmodel.calibrate.collective_build import shipped_rows
+    from perfmodel.fit.collective_models import shipped_rows
     from perfmodel.learn.collective_fit import read_rows
     from perfmodel.learn.model import find_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from perfmodel.errors import InputError
-from perfmodel.plan.evaluate_memory import compare_logs
+from perfmodel.evaluate.memory import compare_logs
 from perfmodel.plan.memory import kv_bytes_per_request, layer_kv_bytes, memory_ledger
 from perfmodel.plan.model import load_model
 from perfmodel.plan.parallel import Parallel, refusals, stage_layers

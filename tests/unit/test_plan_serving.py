@@ -12,9 +12,9 @@ import perfmodel as pm
 from perfmodel.analytic.constants import constant_values
 from perfmodel.cli.main import run
 from perfmodel.errors import InputError, NoAnswerError
+from perfmodel.evaluate.serving import drawn_lengths, predict_row, rows
 from perfmodel.plan.closed_form import closed_loop
 from perfmodel.plan.deployment import Deployment
-from perfmodel.plan.evaluate_serving import drawn_lengths, predict_row, rows
 from perfmodel.plan.model import load_model
 from perfmodel.plan.overhead import overhead
 from perfmodel.plan.scheduler import Scheduler, default_scheduler

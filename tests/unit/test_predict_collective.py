@@ -204,7 +204,7 @@ def test_measuring_refuses_one_gpu_before_it_starts_anything() -> None:
 
 
 def test_measured_rows_become_a_table_with_a_sidecar_and_no_host_name(tmp_path: Path) -> None:
-    from perfmodel.calibrate.collective_build import adopt
+    from perfmodel.fit.collective_models import adopt
 
     row = {
         "kind": "all_reduce", "message_bytes": 4096, "n_gpus": 2, "dtype": "bf16", "mode": "graph", "status": "ok", "latency_us": 11.0,

@@ -1,4 +1,4 @@
-"""Fit every shipped model of collectives from data/: `python -m perfmodel.calibrate.collective_build`; --adopt takes rows in first."""
+"""Fit every shipped model of collectives from data/: `python -m perfmodel.fit.collective_models`; --adopt takes rows in first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel._resources import shipped
+from perfmodel._resources import measured_data, measured_table, shipped
 from perfmodel.calibrate.collective import fit_collective, fit_universal
 from perfmodel.errors import InputError
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.learn.calibration import resolve
 from perfmodel.learn.collective_fit import read_rows
-from perfmodel.learn.evaluate_collective import STREAMING_BYTES, WAITING, evaluate
-from perfmodel.learn.model import FittedModel
+from perfmodel.learn.model import LEFT_OUT, FittedModel
 from perfmodel.library.collective import LAW
 from perfmodel.measure.rows import read
 
@@ -97,7 +95,7 @@ def shipped_rows() -> dict[str, pd.DataFrame]:
     """
     import pandas as pd
 
-    frame = pd.concat([pd.read_parquet(shipped("data") / f"{name}.parquet") for name in TABLES], ignore_index=True)
+    frame = pd.concat([measured_table(f"{name}.parquet") for name in TABLES], ignore_index=True)
     other_host = (frame["gpu"] == "l40s") & (frame["n_gpus"] > 2) & (frame["stack"] != "nccl") & (frame["topology"] == "auto")
     return {name: frame[(frame["gpu"] == name) & ~other_host].reset_index(drop=True) for name in (*MEASURED, *OWN_ROWS)}
 
@@ -107,7 +105,7 @@ def provenance(name: str) -> dict[str, Any]:
     if name not in OWN_ROWS:
         return {"data": "data/collectives.parquet", "licence": "Apache-2.0 (see data/collectives.json)"}
     table = f"collectives_{name.split('_', maxsplit=1)[0]}"
-    side = json.loads((shipped("data") / f"{table}.json").read_text(encoding="utf-8"))
+    side = json.loads((measured_data(f"{table}.json")).read_text(encoding="utf-8"))
     kept = ("device", "driver", "nccl", "torch", "link", "measured", "limits", "licence")
     return {"data": f"data/{table}.parquet", "licence": "Apache-2.0", **{key: side[key] for key in kept if key in side}}
 
@@ -116,7 +114,7 @@ def ship(folder: str | Path) -> dict[str, FittedModel]:
     """Fit and write every shipped calibration of collectives under `folder` (a checkout's calibration/); minutes on one core.
 
     <gpu>/collective: that GPU's own; universal/collective_<arch> and universal/collective: for GPUs never measured;
-    universal/collective_without_<gpu>: the spec tier of a measured one.
+    data/left_out/collective_without_<gpu>: the spec tier of a measured one.
     """
     root = Path(folder)
     frames = shipped_rows()
@@ -140,29 +138,9 @@ def ship(folder: str | Path) -> dict[str, FittedModel]:
         priors = [made[f"universal/{LAW}_{spec.arch}"].constants] if name in OWN_ROWS else []  # two GPUs say nothing of NVLS or of eight
         made[f"{name}/{LAW}"] = fit_collective(spec, frame, priors=priors, provenance=provenance(name))
     for place, model in made.items():
-        model.save(root / place)
+        left_out = "_without_" in place
+        model.save(shipped("data") / LEFT_OUT / place.removeprefix("universal/") if left_out else root / place)
     return made
-
-
-def evaluate_shipped(left_out: str = "sizes", gpu: str | None = None) -> pd.DataFrame:
-    """Errors on the committed rows: see learn/evaluate_collective.evaluate; `none` leaves nothing out.
-
-    `counts` is judged on public rows of one machine; of those whose time holds waiting for the slowest rank, the large messages.
-    Columns gpu, source (stack), n_gpus, regime, n, mean, median, p90, baseline, coverage.
-    """
-    import pandas as pd
-
-    mode = "seen" if left_out == "none" else left_out
-    tables = {name: read_rows(find_gpu(name), frame) for name, frame in shipped_rows().items()}
-    if gpu is not None and find_gpu(gpu).name not in tables:
-        raise InputError(f"no committed rows of collectives on {find_gpu(gpu).name}: there are {', '.join(tables)}")
-    other = pd.read_parquet(shipped("data") / "collectives_other.parquet")
-    other = other[(other["nodes"] == 1) & (~other["source"].isin(WAITING) | (other["message_bytes"] >= STREAMING_BYTES))]
-    more = {str(name): read_rows(find_gpu(str(name)), rows) for name, rows in other.groupby("gpu") if name in tables}
-    asked = [find_gpu(gpu).name] if gpu is not None else list(tables)
-    spec = {name: resolve(find_gpu(name), "collective", None).constants for name in asked}
-    rest = {name: tables[name] for name in MEASURED}
-    return evaluate({name: tables[name] for name in asked}, mode, more, rest=rest, spec=spec).rename(columns={"stack": "source"})
 
 
 def main(argv: Sequence[str] | None = None) -> None:

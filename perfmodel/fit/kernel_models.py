@@ -1,4 +1,4 @@
-"""Fit every shipped model from the rows in data/: `python -m perfmodel.calibrate.build` (`make models`). Same rows in, same files out."""
+"""Fit every shipped model from the rows in data/: `python -m perfmodel.fit.kernel_models` (`make models`). Same rows in, same files out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-from perfmodel._resources import shipped
+from perfmodel._resources import measured_data, shipped
+from perfmodel.boundary import parquet
 from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
@@ -33,7 +34,8 @@ def kernel_models(data: Path) -> dict[str, FittedModel]:
     for path in sorted(data.glob("*/calibration_*.parquet")):
         family, name = path.parent.name, path.stem.removeprefix("calibration_")
         spec = find_gpu(name)
-        frame = pd.read_parquet(path)
+        with parquet():
+            frame = pd.read_parquet(path)
         rows = frame[frame["variant"].isin(kernel_family(family).VARIANTS)].drop(columns=["regs", "spills", "shared"])
         provenance = {"data": f"data/{family}/{path.name}", **{name: _only(rows[name]) for name in ("torch", "triton", "driver")}}
         model = fit_kernel(family, spec, rows, provenance=provenance)
@@ -65,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=shipped("calibration"))
     arguments = parser.parse_args()
-    for folder, model in kernel_models(shipped("data")).items():
+    for folder, model in kernel_models(measured_data(".")).items():
         model.save(arguments.out / folder)
         errors = ", ".join(f"{k} {100 * v:.1f} %" for k, v in model.card["held_out_error"].items())
         print(f"{folder}: {model.card['rows']} rows, {model.card['shapes']} shapes; error on held-out shapes: {errors}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfmodel.calibrate.build_operators import load
+from perfmodel.fit.operator_models import load
 from perfmodel.ops import names
 
 if TYPE_CHECKING:

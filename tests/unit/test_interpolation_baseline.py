@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from perfmodel.calibrate import floor
 from perfmodel.calibrate.operator_rows import Rows, read_rows
 from perfmodel.cli.main import run
+from perfmodel.evaluate import interpolation_baseline as floor
 
 Capture = pytest.CaptureFixture[str]
 

@@ -1,6 +1,6 @@
 """What an interval must be on an architecture whose kernels nobody has seen: errors of architectures left out whole.
 
-    python -m perfmodel.calibrate.left_out_paths
+    python -m perfmodel.fit.left_out_paths
 
 fits each operator without the GPUs of one tensor path (a sample of rows: minutes on one core) and asks it about them, two ways:
 
@@ -11,7 +11,7 @@ Hopper they know is from these, so that no interval was chosen on the rows that 
 
 A margin is how many times as wide as a new architecture's widths (`with_widths`) an interval must be for NOMINAL of the rows to lie within
 it, on average over operators and GPUs. calibration/left_out_architectures.json keeps both with every line;
-fits write them into cards (calibrate/margins).
+fits write them into cards (fit/margins).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel._resources import shipped
-from perfmodel.calibrate.build_operators import load
-from perfmodel.calibrate.margins import FILE
 from perfmodel.calibrate.operator_rows import Rows, sample
-from perfmodel.calibrate.operators import LEARNT_LOG, fit_shared
+from perfmodel.fit.margins import FILE
+from perfmodel.fit.operator_models import load
+from perfmodel.fit.trees import LEARNT_LOG, fit_shared
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.intervals import NOMINAL
-from perfmodel.learn.model import FittedModel, find_model
+from perfmodel.learn.model import FittedModel, left_out_model
 from perfmodel.learn.operators import beyond_rates, doubt, interval_group, operator_terms
 from perfmodel.learn.transfer import NEW_ARCH_GROUP, NEW_PATH_SHARE, blank, tensor_path
 from perfmodel.library.registry import MODELS
@@ -73,7 +73,7 @@ def judge(what: str, way: str) -> list[dict[str, Any]]:
     for name in asked.gpus:
         own = sample(asked.take(asked.gpu == name), JUDGED)
         own = own.take(np.isin(own.columns["dtype"], np.unique(taught.columns["dtype"])))
-        shipped_one = find_model("universal", f"{what}_without_{name}")
+        shipped_one = left_out_model(name, what)
         if not len(own) or shipped_one is None:
             continue
         spec = find_gpu(name)

@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 
-from perfmodel.calibrate.build_operators import load
-from perfmodel.calibrate.disturbed import disturbed
-from perfmodel.calibrate.operators import undisturbed
+from perfmodel.calibrate.outliers import disturbed
+from perfmodel.fit.operator_models import load
+from perfmodel.fit.trees import undisturbed
 
 SIZES = (1.0, 2.0, 4.0, 8.0)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel._resources import shipped
+from perfmodel._resources import measured_table
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels.fused_moe import COLUMNS
 from perfmodel.learn.calibration import CalibrationLike
@@ -46,7 +46,7 @@ def near_best(
     """
     import pandas as pd
 
-    frame = pd.read_parquet(shipped("data") / "fused_moe" / "near_best.parquet")
+    frame = measured_table("fused_moe/near_best.parquet")
     problems = list(frame.groupby(list(PROBLEM)))[::every]
     found: list[dict[str, Any]] = []
     for done, (label, rows) in enumerate(problems, start=1):
@@ -80,7 +80,7 @@ def tuned(*, every: int = 1, calibration: CalibrationLike = None, progress: Prog
     """
     import pandas as pd
 
-    frame = pd.read_parquet(shipped("data") / "fused_moe" / "tuned.parquet").iloc[::every]
+    frame = measured_table("fused_moe/tuned.parquet").iloc[::every]
     found: list[dict[str, Any]] = []
     for done, row in enumerate(frame.to_dict("records"), start=1):
         hidden, top_k = USUAL[int(row["num_experts"])]

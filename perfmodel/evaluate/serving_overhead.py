@@ -1,7 +1,7 @@
 """How the host overheads of calibration/physics/serving.toml were chosen, and how they do on runs that had no say in them.
 
-    python -m perfmodel.plan.fit_overhead trtllm --rows 40
-    python -m perfmodel.plan.fit_overhead arrival --rows 40
+    python -m perfmodel.evaluate.serving_overhead trtllm --rows 40
+    python -m perfmodel.evaluate.serving_overhead arrival --rows 40
 
 Each set of values below is scored on every published run. "fitted" is the set that is best over all runs; "left out" gives each run the
 set that is best over the others. Over runs the geometric mean of their mean errors counts, so that a run nothing explains does not decide.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel.plan.evaluate_serving import KINDS, rows, score
+from perfmodel.evaluate.serving import KINDS, rows, score
 from perfmodel.plan.overhead import US, Overhead, overhead
 
 if TYPE_CHECKING:

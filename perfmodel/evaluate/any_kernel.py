@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel._resources import shipped
+from perfmodel._resources import measured_data
+from perfmodel.calibrate.sweep_rows import rows_that_ran
 from perfmodel.errors import InputError, NoAnswerError, unknown_name
+from perfmodel.evaluate.ranking import STEADY, random_regret, regret, steady_rows
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.anykernel import ir, law
 from perfmodel.kernels.anykernel.work import Work, analyse
-from perfmodel.learn.evaluate import STEADY, random_regret, regret, rows_that_ran, steady_rows
 from perfmodel.measure.kernel_call import describe, jit_function
 from perfmodel.measure.kernel_compile import Compiled, call_key, compile_calls
 from perfmodel.measure.kernel_pack import read_pack
@@ -112,7 +113,7 @@ SWEEPS: dict[str, Sweep] = {
 
 def pack_path(gpu: GpuSpec) -> Path:
     """Shipped compilations of the sweeps' kernels for a GPU's architecture."""
-    return shipped("data") / "anykernel" / f"compiled_{gpu.arch}.parquet"
+    return measured_data(f"anykernel/compiled_{gpu.arch}.parquet")
 
 
 def evaluate_kernels(

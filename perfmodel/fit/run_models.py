@@ -1,6 +1,6 @@
-"""Fit the shipped calibrations from the runs in data/runs: `python -m perfmodel.calibrate.build_runs`; same rows in, same files out.
+"""Fit the shipped calibrations from the runs in data/runs: `python -m perfmodel.fit.run_models`; same rows in, same files out.
 
-A run's Triton configs are fitted and reported, but the shipped kernel models come from the larger sets of calibrate/build.
+A run's Triton configs are fitted and reported, but the shipped kernel models come from the larger sets of fit/kernel_models.
 """
 
 from __future__ import annotations

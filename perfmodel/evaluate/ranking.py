@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.calibrate.sweep_rows import rows_that_ran, with_size_columns
 from perfmodel.errors import InputError
+from perfmodel.evaluate.baselines import BASELINES, EXTERNAL
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import Configs, family_configs
-from perfmodel.learn.baselines import BASELINES, EXTERNAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,15 +39,6 @@ class Sweep:
     def label(self) -> str:
         """`dtype MxNxK`."""
         return f"{self.dtype} " + "x".join(str(v) for v in self.sizes.values())
-
-
-def rows_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
-    """The measured rows that ran and gave the right answer, where the frame says (columns status, correct)."""
-    if "status" in frame.columns:
-        frame = frame[frame["status"] == "ok"]
-    if "correct" in frame.columns:
-        frame = frame[frame["correct"].eq(True)]
-    return frame
 
 
 def steady_rows(frame: pd.DataFrame, shape: Sequence[str], share: float = STEADY) -> pd.DataFrame:
@@ -114,24 +105,6 @@ def over_library(family: str, frame: pd.DataFrame) -> dict[str, Floats]:
         if len(ratio):
             found[str(name)] = ratio
     return found
-
-
-def with_size_columns(module: ModuleType, frame: pd.DataFrame, what: str) -> pd.DataFrame:
-    """The frame with one column a size of the family, read from its ALIASES where its own name is absent, and its DEFAULTS where both are.
-
-    Raises InputError naming `what` and the missing columns.
-    """
-    found = {}
-    for size in module.SIZES:
-        known = [name for name in (size, *module.ALIASES.get(size, ())) if name in frame.columns]
-        if known:
-            found[size] = frame[known[0]]
-        elif size in module.DEFAULTS:
-            found[size] = module.DEFAULTS[size]
-    missing = [c for c in module.SIZES if c not in found] + (["latency_us"] if "latency_us" not in frame.columns else [])
-    if missing:
-        raise InputError(f"{what} lacks column {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
-    return frame.assign(**found)
 
 
 def regret(latency: Floats, score: Floats, ks: Sequence[int] = KS) -> Floats:

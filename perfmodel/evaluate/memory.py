@@ -1,4 +1,4 @@
-"""How good the memory ledger is: against what public start-up logs say. `python -m perfmodel.plan.evaluate_memory` prints it."""
+"""How good the memory ledger is: against what public start-up logs say. `python -m perfmodel.evaluate.memory` prints it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel._resources import shipped
+from perfmodel._resources import measured_data
 from perfmodel.plan.memory import MemoryLedger, memory_ledger
 from perfmodel.units import GIB
 
@@ -18,7 +18,7 @@ def logs() -> pd.DataFrame:
     """data/memory_logs.csv."""
     import pandas as pd
 
-    return pd.read_csv(shipped("data") / "memory_logs.csv")
+    return pd.read_csv(measured_data("memory_logs.csv"))
 
 
 def ledger_of(row: Any) -> MemoryLedger:

@@ -7,7 +7,7 @@ from typing import Any
 from perfmodel.calibrate.ceilings import WHAT, datasheet, measured_ceilings
 from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.learn.calibration import resolve
+from perfmodel.learn.calibration import prior_model
 from perfmodel.learn.model import find_model
 from perfmodel.learn.transfer import tensor_path
 from perfmodel.library.registry import MODELS
@@ -60,7 +60,7 @@ def _models(source: GpuSpec, target: GpuSpec) -> list[dict[str, Any]]:
     rows = []
     for what in MODELS:
         own = find_model(source.name, what)
-        shared = resolve(target, what, None)
+        shared = prior_model(target, what)
         if own is None and source.name not in shared.card.get("gpus", ()):
             continue
         seen = source.name in shared.card.get("gpus", ())
@@ -73,7 +73,7 @@ def _models(source: GpuSpec, target: GpuSpec) -> list[dict[str, Any]]:
             why += f". The calibration of {source.name} stays its own: its corrections are of one card"
         rows.append({"what": what, "carries": "yes" if seen and kin else "in part" if seen else "no", "why": why})
     for what in ("kernel_gemm",):
-        model = resolve(target, what, None)
+        model = prior_model(target, what)
         seen = source.name in model.card.get("gpus", ())
         why = f"{model.model_id} answers for {target.name}" + (f", fitted on {source.name}" if seen else "; no row of another GPU is in it")
         rows.append({"what": what, "carries": "yes" if seen else "no", "why": why})

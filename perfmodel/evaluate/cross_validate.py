@@ -11,10 +11,10 @@ import numpy.typing as npt
 from perfmodel.calibrate.design import PLAUSIBLE
 from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.errors import InputError
+from perfmodel.evaluate.ranking import Predictor, Sweep
 from perfmodel.hw import GpuSpec
 from perfmodel.kernels.facts import facts_for
 from perfmodel.learn.calibration import spec_model
-from perfmodel.learn.evaluate import Predictor, Sweep
 from perfmodel.learn.intervals import group_folds
 from perfmodel.learn.model import FittedModel
 from perfmodel.predict.configs import predict_configs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel._resources import shipped
+from perfmodel._resources import measured_table
 from perfmodel.errors import NoAnswerError
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.plan.estimate import ServingEstimate, estimate
@@ -38,9 +38,8 @@ ERRORS = ("tpot", "throughput", "ttft")
 
 def rows() -> pd.DataFrame:
     """The published runs, data/serving.parquet."""
-    import pandas as pd
 
-    return pd.read_parquet(shipped("data") / "serving.parquet")
+    return measured_table("serving.parquet")
 
 
 def one_slot_less(row: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """How good a shipped calibration is on rows measured apart from its run, of whole shapes that the run does not have.
 
-    python -m perfmodel.calibrate.proof h200_sxm
-    python -m perfmodel.calibrate.proof h200_sxm --rows data/runs/again/h200_sxm.parquet
+    python -m perfmodel.evaluate.holdout_report h200_sxm
+    python -m perfmodel.evaluate.holdout_report h200_sxm --rows data/runs/again/h200_sxm.parquet
 
 The rows are those of data/operators for that GPU and the run's stack: another session's, by another script; or those of another run. Before
 is the spec tier: the universal model that never saw the GPU. `apart` is the mean difference of points that are in both sets: no model gets
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel._resources import shipped
-from perfmodel.calibrate.build_operators import load
-from perfmodel.calibrate.crossfit import predictor
+from perfmodel._resources import measured_data, measured_table, shipped
 from perfmodel.calibrate.kernel import fit_kernel
 from perfmodel.calibrate.operator_rows import Rows, read_possible
 from perfmodel.calibrate.recipe import KIND, OPERATORS
 from perfmodel.calibrate.report import REGIMES
 from perfmodel.errors import InputError
+from perfmodel.evaluate.cross_validate import predictor
+from perfmodel.evaluate.ranking import evaluate_ranking, read_sweeps
+from perfmodel.fit.operator_models import load
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.evaluate import evaluate_ranking, read_sweeps
 from perfmodel.learn.operators import predict_columns
 from perfmodel.library.registry import MODELS
 from perfmodel.measure.kernels.gemm import CONFIG_KEYS
@@ -56,7 +56,7 @@ def prove(name: str, other: Path | None = None) -> pd.DataFrame:
     import pandas as pd
 
     spec = find_gpu(name)
-    run = read_run(shipped("data") / "runs" / f"{spec.name}.parquet")
+    run = read_run(measured_data(f"runs/{spec.name}.parquet"))
     again = None if other is None else read_run(other)
     found = []
     for what in OPERATORS:
@@ -80,13 +80,13 @@ def prove_ranking(name: str) -> pd.DataFrame:
     import pandas as pd
 
     spec = find_gpu(name)
-    run = read_run(shipped("data") / "runs" / f"{spec.name}.parquet")
+    run = read_run(measured_data(f"runs/{spec.name}.parquet"))
     ran = run[(run["what"] == "kernel:gemm") & (run["variant"] != "cublas")]
     fitted = fit_kernel("gemm", spec, ran[["m", "n", "k", "dtype", "status", "latency_us", *CONFIG_KEYS]])
     methods = {when: predictor("gemm", spec, model) for when, model in (("before", resolve(spec, "kernel_gemm", None)), ("after", fitted))}
     found = []
     for sweep in ("evaluation", "plain"):
-        rows = pd.read_parquet(shipped("data") / "gemm" / f"{sweep}_{spec.name}.parquet").drop(columns=["regs", "spills", "shared"])
+        rows = measured_table(f"gemm/{sweep}_{spec.name}.parquet").drop(columns=["regs", "spills", "shared"])
         for dtype in sorted(rows["dtype"].unique()):
             table = evaluate_ranking(read_sweeps("gemm", rows, str(dtype)), spec, methods)[0]
             ours = table[table["method"].isin(list(methods))].rename(columns={"method": "model"})

@@ -1,4 +1,4 @@
-"""The margins that architectures left out have earned (calibrate/left_out_paths), for the cards of models that are asked about others."""
+"""The margins that architectures left out have earned (fit/left_out_paths), for the cards of models that are asked about others."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def _stored() -> Mapping[str, Any]:
     try:
         found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}: python -m perfmodel.calibrate.left_out_paths writes it") from None
+        raise InputError(f"cannot read {path}: {error.strerror}: python -m perfmodel.fit.left_out_paths writes it") from None
     return found

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel.calibrate import floor
-from perfmodel.calibrate.build_operators import CALIBRATED, OWN_MIN_ROWS, load
 from perfmodel.calibrate.operator_rows import Rows, sample
-from perfmodel.calibrate.operators import OWN_ROWS, fit_tree, shape_folds
+from perfmodel.calibrate.operators import shape_folds
 from perfmodel.calibrate.table import correct
 from perfmodel.errors import InputError, unknown_name
+from perfmodel.evaluate import interpolation_baseline as floor
+from perfmodel.fit.operator_models import CALIBRATED, OWN_MIN_ROWS, load
+from perfmodel.fit.trees import OWN_ROWS, fit_tree
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import resolve
 from perfmodel.learn.operators import predict_columns

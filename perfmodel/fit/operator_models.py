@@ -1,6 +1,6 @@
 """Fit every shipped operator model from data/operators; the same rows give the same files.
 
-    python -m perfmodel.calibrate.build_operators [--own] [model ...]
+    python -m perfmodel.fit.operator_models [--own] [model ...]
 
 With --own only the calibrations of single GPUs are fitted again.
 """
@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from perfmodel._resources import shipped
+from perfmodel._resources import measured_table, shipped
 from perfmodel.calibrate.operator_rows import Rows, read_possible
-from perfmodel.calibrate.operators import FEWEST_JUDGES, SHARES, fit_own, fit_shared, left_out_errors, mean_error, with_widths
 from perfmodel.errors import InputError
+from perfmodel.fit.trees import FEWEST_JUDGES, SHARES, fit_own, fit_shared, left_out_errors, mean_error, with_widths
 from perfmodel.hw import gpu as find_gpu
-from perfmodel.learn.model import FittedModel
+from perfmodel.learn.model import LEFT_OUT, FittedModel
 from perfmodel.learn.transfer import tree_share
 from perfmodel.library.registry import MODELS
 
@@ -31,13 +31,11 @@ CALIBRATED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000")
 
 def load(what: str) -> Rows:
     """The committed rows of a model, without those that are faster than their GPU can be."""
-    import pandas as pd
-
-    path = shipped("data") / "operators" / f"{MODELS[what].data}.parquet"
+    name = f"operators/{MODELS[what].data}.parquet"
     try:
-        return read_possible(what, pd.read_parquet(path))
+        return read_possible(what, measured_table(name))
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error}") from None
+        raise InputError(f"cannot read {name}: {error}") from None
 
 
 def build(what: str, folder: Path) -> None:
@@ -50,7 +48,7 @@ def build(what: str, folder: Path) -> None:
         final, found = with_widths(model, errors, archs, name), errors[name]
         if better := _better_alone(archs, archs[name], name, errors, kindred_errors):
             final, found = with_widths(kindred[name], {**errors, **better}, archs, name), kindred_errors[name]
-        final.save(folder / "universal" / f"{what}_without_{name}")
+        final.save(shipped("data") / LEFT_OUT / f"{what}_without_{name}")
         share = tree_share(final.card, archs[name])
         gpus = ", ".join(final.card["gpus"])
         print(f"{what} without {name}: {100 * mean_error([found], share):.1f} %, tree share {share}, from {gpus}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Write into every shipped card what its rows show, from the committed rows, without a new fit: the trees stay as they are.
 
-    python -m perfmodel.calibrate.build_facts
+    python -m perfmodel.fit.card_facts
 
 A fit writes the same entries (calibrate/operator_rows.card, calibrate/collective.finish). Rows whose digest is not the card's are refused.
 """
@@ -16,13 +16,13 @@ import numpy as np
 
 from perfmodel._atomic import write_atomically
 from perfmodel._resources import shipped
-from perfmodel.calibrate.build_operators import load
 from perfmodel.calibrate.collective import measured as collective_rows
-from perfmodel.calibrate.collective_build import shipped_rows
-from perfmodel.calibrate.margins import path_margin
 from perfmodel.calibrate.operator_rows import Rows, card, read_rows, sample
-from perfmodel.calibrate.operators import OWN_ROWS, SHARED_ROWS, undisturbed
 from perfmodel.errors import InputError
+from perfmodel.fit.collective_models import shipped_rows
+from perfmodel.fit.margins import path_margin
+from perfmodel.fit.operator_models import load
+from perfmodel.fit.trees import OWN_ROWS, SHARED_ROWS, undisturbed
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.card import MEASURED_KEY
 from perfmodel.learn.collective_fit import read_rows as read_collectives
@@ -36,11 +36,12 @@ ONE_GPU = ("names", "dtypes", "kv_dtypes")
 
 
 def main() -> int:
-    """Add the facts to every card under calibration/."""
+    """Add the facts to every card under calibration/ and data/left_out/."""
     root, collectives = shipped("calibration"), shipped_rows()
     rows = {what: load(what) for what in MODELS}
     steady = {what: undisturbed(each) for what, each in rows.items()}
-    for path in sorted(root.glob("*/*/card.json"), key=lambda p: p.parts[-3] != "universal"):  # priors before what was corrected
+    cards = [*root.glob("*/*/card.json"), *shipped("data").glob("left_out/*/card.json")]
+    for path in sorted(cards, key=lambda p: p.parts[-3] != "universal"):  # priors before what was corrected
         kept = json.loads(path.read_text(encoding="utf-8"))
         what = str(kept["kind"])
         if what in rows:

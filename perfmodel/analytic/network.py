@@ -106,7 +106,7 @@ def tree(message_bytes: Floats, n: Floats, m: Floats, rate: Floats, start_s: Flo
     2009; NCCL's tuner counts the same steps. Valid for m >= 2: in one machine the chain equals the ring and moves more bytes.
     Evidence: none at hand on InfiniBand.
     """
-    latency = start_s + 2 * (n / m - 1) * hop_s + 2 * np.log2(np.maximum(m, 1.0)) * net_hop_s
+    latency = start_s + 2 * (n / m - 1) * hop_s + 2 * np.log2(m) * net_hop_s
     return Cost(latency, 2.0 * message_bytes / rate)
 
 

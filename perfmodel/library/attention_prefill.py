@@ -280,7 +280,7 @@ def _features(a: _Calls, v: _Visits, seconds: Mapping[str, Floats], latency: Flo
         "head_dim": a.dim,
         "windowed": np.where(v.window > 0, np.log2(np.maximum(a.kv_len / np.maximum(v.window, 1), 1 / 64)), -9.0),
         "masked": v.masked * one,
-        "fp8_cache": (a.kv_bytes < 2) * 1.0,
+        "fp8_cache": (a.kv_bytes < 2).astype(np.float64),
         "fp8_math": a.fp8_math * one,
         "path": PATH[a.stack, a.kernel].astype(np.float64),
         "stack": a.stack.astype(np.float64),

@@ -96,8 +96,8 @@ def shapes(model: ModelSpec, largest: int, per_node: int) -> Iterator[Parallel]:
         for pp in powers
         if pp <= 4 or tp == per_node
         for dp in (powers if moe else [1])
-        for ep in ({1, tp * dp} if moe and dp == 1 else {tp * dp})
-        if tp * pp * dp <= largest and (moe or ep == tp * dp or ep == 1)
+        for ep in ({1, tp} if moe and dp == 1 else {tp * dp})
+        if tp * pp * dp <= largest
     ]
     if not moe:
         grid = [Parallel(p.tp, p.pp) for p in grid]

@@ -203,7 +203,7 @@ class Plan:
         same: dict[str, Any] = {
             "isl": self.goal.isl,
             "osl": self.goal.osl,
-            "concurrency": None if rate else max(1, round(in_flight)),
+            "concurrency": None if rate else round(in_flight),
             "request_rate": rate / row["replicas"] if rate else None,
             "kv_cache_dtype": engine.ledger.kv_dtype,
             "stack": self.stack,

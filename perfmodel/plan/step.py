@@ -25,25 +25,15 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 GEMM_STACK = "trtllm"
 """Whose GEMM rows stand for a model's: weights cold in L2 and random operands, as inside a model; the other public rows are L2-warm."""
-COLUMNS: Mapping[str, Mapping[str, Any]] = {
-    "gemm": {"m": 1.0, "n": 1.0, "k": 1.0, "batch": 1.0, "dtype": "bf16", "stack": GEMM_STACK},
-    "attention": {
-        "phase": "decode", "batch": 1.0, "q_len": 1.0, "kv_len": 1.0, "q_heads": 1.0, "kv_heads": 1.0, "head_dim": 1.0, "window": 0.0,
-        "dtype": "bf16", "kv_dtype": "bf16", "stack": "vllm",
-    },
-    "mla": {
-        "phase": "decode", "batch": 1.0, "q_len": 1.0, "kv_len": 1.0, "num_heads": 1.0, "dtype": "bf16", "kv_dtype": "bf16",
-        "stack": "vllm",
-    },
-    "moe": {
-        "tokens": 1.0, "hidden": 1.0, "inter": 1.0, "num_experts": 1.0, "top_k": 1.0, "tp": 1.0, "ep": 1.0, "distribution": "balanced",
-        "dtype": "bf16", "stack": "vllm",
-    },
-    "memory": {"kind": "copy", "tokens": 1.0, "hidden": 1.0, "dtype": "bf16", "stack": "any"},
-    "collective": {
-        "kind": "all_reduce", "message_bytes": 1.0, "n_gpus": 2.0, "nodes": 1.0, "topology": "auto", "version": "", "stack": "vllm",
-    },
-}  # fmt: skip
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k", "batch", "dtype", "stack"),
+    "attention": ("phase", "batch", "q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "window", "dtype", "kv_dtype", "stack"),
+    "mla": ("phase", "batch", "q_len", "kv_len", "num_heads", "dtype", "kv_dtype", "stack"),
+    "moe": ("tokens", "hidden", "inter", "num_experts", "top_k", "tp", "ep", "distribution", "dtype", "stack"),
+    "memory": ("kind", "tokens", "hidden", "dtype", "stack"),
+    "collective": ("kind", "message_bytes", "n_gpus", "nodes", "topology", "version", "stack"),
+}
+NAMES = ("phase", "dtype", "kv_dtype", "stack", "kind", "distribution", "topology", "version")  # the columns that are no numbers
 _WHOLE = ("m", "batch", "q_len", "kv_len", "tokens", "hidden", "message_bytes")
 TIERS = ("spec", "calibrated", "measured")
 
@@ -111,7 +101,7 @@ def _priced(kind: str, entries: Sequence[Any], deployments: Sequence[Deployment]
 
     lengths = [len(entry[2]) for entry in entries]
     owners = [deployments[entry[0]] for entry in entries]
-    frame = pd.DataFrame({name: _column(name, default, kind, entries, owners, lengths) for name, default in COLUMNS[kind].items()})
+    frame = pd.DataFrame({name: _column(name, kind, entries, owners, lengths) for name in COLUMNS[kind]})
     gpus = {d.gpu.name: d.gpu for d in owners}
     codes = {name: i for i, name in enumerate(gpus)}
     gpu = np.repeat([codes[d.gpu.name] for d in owners], lengths)
@@ -131,26 +121,24 @@ def _ask(kind: str, frame: pd.DataFrame, gpu: GpuSpec, calibration: CalibrationL
     return predict_table(kind, frame, gpu, calibration=calibration)
 
 
-def _column(name: str, default: Any, kind: str, entries: Sequence[Any], owners: Sequence[Deployment], lengths: Sequence[int]) -> Any:
-    """One column of a kind's table: what the entry says, else what its deployment says, else the default."""
+def _column(name: str, kind: str, entries: Sequence[Any], owners: Sequence[Deployment], lengths: Sequence[int]) -> Any:
+    """One column of a kind's table: what each entry says, else what its deployment does."""
     import pandas as pd
 
-    values = []
-    for entry, d in zip(entries, owners, strict=True):
-        columns = entry[4]
-        if name in columns:
-            value = columns[name]
-        elif name == "stack" and kind != "gemm":
-            value = "any" if kind == "memory" else f"{d.stack}_graph" if kind == "collective" else d.stack
-        elif name in ("topology", "version", "dtype") and kind != "gemm":
-            value = getattr(d, name)
-        elif name == "nodes":
-            value = d.nodes if columns["n_gpus"] > 2 else 1
-        else:
-            value = default
-        values.append(value)
-    if isinstance(default, str):
+    values = [e[4][name] if name in e[4] else _usual(name, kind, e[4], d) for e, d in zip(entries, owners, strict=True)]
+    if name in NAMES:
         levels = list(dict.fromkeys(map(str, values)))
         return pd.Categorical.from_codes(np.repeat([levels.index(str(v)) for v in values], lengths), categories=pd.Index(levels))
     column = np.concatenate([np.broadcast_to(np.asarray(v, dtype=np.float64), (n,)) for v, n in zip(values, lengths, strict=True)])
     return np.maximum(np.rint(column), 1.0) if name in _WHOLE else column
+
+
+def _usual(name: str, kind: str, columns: Mapping[str, Any], d: Deployment) -> Any:
+    """A column that an operator of a deployment leaves out."""
+    if name == "batch":
+        return 1.0
+    if name == "nodes":
+        return d.nodes if columns["n_gpus"] > 2 else 1
+    if name != "stack":
+        return getattr(d, name)
+    return {"gemm": GEMM_STACK, "memory": "any", "collective": f"{d.stack}_graph"}.get(kind, d.stack)

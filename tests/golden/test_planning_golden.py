@@ -50,7 +50,7 @@ PLANS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 SPLITS: dict[str, Callable[[], Any]] = {
     "three to one": lambda: estimate_split(
-        "Qwen3-32B", "h100_sxm", prefill=Pool(3, pm.Parallel(2)), decode=Pool(1, pm.Parallel(4)), isl=6000, osl=60, request_rate=5.0,
+        "Qwen3-32B", "h100_sxm", prefill=Pool(3, pm.Parallel(2)), decode=Pool(1, pm.Parallel(4)), isl=6000, osl=60, request_rate=0.8,
         requests=120, seed=3,
     ),
     "few in flight over a slow link": lambda: estimate_split(
@@ -58,7 +58,7 @@ SPLITS: dict[str, Callable[[], Any]] = {
         kv_cache_dtype="fp8", stack="sglang",
     ),
     "many in flight": lambda: estimate_split(
-        "Llama-3.1-8B", "h100_sxm", prefill=Pool(1), decode=Pool(3), isl=500, osl=200, concurrency=200, stack="trtllm",
+        "Llama-3.1-8B", "h100_sxm", prefill=Pool(), decode=Pool(3), isl=500, osl=200, concurrency=200, stack="trtllm",
     ),
 }  # fmt: skip
 TABLES: dict[str, Callable[[], pd.DataFrame]] = {

@@ -42,7 +42,6 @@ from perfmodel.plan.parallel import Parallel, refusals
 from perfmodel.plan.quantisation import common
 from perfmodel.plan.scheduler import default_scheduler
 from perfmodel.plan.simulate import simulate
-from perfmodel.plan.step import COLUMNS
 from perfmodel.plan.tensors import active_parameters
 from perfmodel.plan.traffic import Lognormal
 from perfmodel.plan.weights import weight_bytes
@@ -76,15 +75,22 @@ def test_a_version_has_at_most_40_characters(length: int, allowed: bool) -> None
 
 def test_defaults_that_nobody_states() -> None:
     assert Pool().engines == 1 and goal(10, 10).accepted_tokens_per_step == 1.0 and Goal(10, 10).prefix_cache_hit_rate == 0.0
-    assert {kind: columns["dtype"] for kind, columns in COLUMNS.items() if "dtype" in columns} == dict.fromkeys(
-        ("gemm", "attention", "mla", "moe", "memory"), "bf16"
-    )
-    assert COLUMNS["gemm"]["batch"] == COLUMNS["moe"]["tp"] == COLUMNS["moe"]["ep"] == COLUMNS["collective"]["nodes"] == 1.0
-    assert COLUMNS["attention"]["window"] == 0.0 and COLUMNS["attention"]["q_len"] == 1.0
     one = memory_ledger("Llama-3.1-8B", "h100_sxm")
     assert one.parallel == Parallel(1, 1, 1, 1)
     assert {"--enforce-eager", "--no-enable-prefix-caching"} <= VLLM.unmodelled and "-O3" in VLLM.unmodelled
     assert FAMILIES["gemma2"].defaults["head_dim"] == 256
+
+
+def test_lengths_may_be_an_array() -> None:
+    found = pm.max_concurrency("Llama-3.1-8B", "h100_sxm", np.array([2048, 8192]), tensor_parallel_sizes=[1])
+    assert found["context_tokens"].tolist() == [2048, 8192]
+    with pytest.raises(InputError, match="expected a list"):
+        pm.max_concurrency("Llama-3.1-8B", "h100_sxm", np.array([[2048]]))  # type: ignore[arg-type]
+
+
+def test_groups_of_weights_that_share_a_scale() -> None:
+    found = {name: load_model(BASE, name).group_size for name in ("fp8_block", "int4_wo", "nvfp4", "mxfp4", "nf4", "fp8")}
+    assert found == {"fp8_block": 128, "int4_wo": 128, "nvfp4": 16, "mxfp4": 32, "nf4": 64, "fp8": 0}
 
 
 def test_a_price_may_have_a_date_of_toml(tmp_path: Any) -> None:

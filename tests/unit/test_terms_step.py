@@ -239,3 +239,10 @@ def test_each_distinct_operator_is_asked_once(priced: Callable[..., Any]) -> Non
     assert len(asked) == 1 and len(asked[0][1]) == 2
     for cost in found:
         assert cost.seconds == close(np.array([8, 8, 16]) * 1e-6)
+
+
+def test_no_width_reaches_down_to_nothing() -> None:
+    t = table()
+    for cost in t.costs.values():
+        cost.low_s[:] = -1.0
+    assert t.width(20, 3000)[0] == 0.05

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 FOLDS = 4
 OTHER_STACKS = {"gemm": 0.5, "attention_prefill": 0.0, "attention_decode": 0.0}
-"""How much of what one stack's rows teach holds for other stacks. Products: the others call the same library or its kin; half of the
+"""How much of what one stack's rows teach holds for other stacks. Products: the others call the same library or a like one; half of the
 correction lowered their error on each of four GPUs (200 to 2,000 rows of one stack, judged on the others), all of it raised it on one.
 Attention: every stack brings its own kernels, and rows of one made the others worse.
 """
@@ -192,7 +192,7 @@ def _best(gpu: GpuSpec, table: Rows, prior: FittedModel) -> FittedModel:
 
 
 def _covered(gpu: GpuSpec, model: FittedModel, table: Any) -> npt.NDArray[np.bool_]:
-    found = predict_columns(gpu, table.what, table.columns, model)
+    found = predict_columns(gpu, table.model_key, table.columns, model)
     measured = np.exp(table.log_latency) * 1e6
     inside: npt.NDArray[np.bool_] = (found.low_us <= measured) & (measured <= found.high_us)
     return inside

@@ -42,7 +42,7 @@ WELL_FOUNDED = 0.7  # share of the rows that an 80 % interval must cover to be t
 class Verdict:
     """What was kept for one part, and the errors, mean |predicted / measured - 1|, that decided."""
 
-    what: str
+    model_key: str
     kept: str  # "shipped", "stored" (the user's own) or "corrected"
     rows: int
     shapes: int
@@ -74,17 +74,17 @@ class Today:
     covered: float
 
 
-def today(gpu: GpuSpec, what: str, frame: pd.DataFrame, model: FittedModel, name: str) -> Today:
+def today(gpu: GpuSpec, model_key: str, frame: pd.DataFrame, model: FittedModel, name: str) -> Today:
     """The answers of `model` to a table of measured rows, as a question gets them."""
     asked = frame.drop(columns=[column for column in ("gpu", "latency_us") if column in frame.columns])
-    found = predict_frame(MODELS[what].kind, asked, gpu, calibration=Calibration(gpu.name, {what: model}))
+    found = predict_frame(MODELS[model_key].kind, asked, gpu, calibration=Calibration(gpu.name, {model_key: model}))
     measured = frame["latency_us"].to_numpy(dtype=np.float64)
     error = np.abs(found["latency_us"].to_numpy() / measured - 1.0)
     inside = (found["low_us"].to_numpy() <= measured) & (measured <= found["high_us"].to_numpy())
     return Today(model, name, error, float(inside.mean()))
 
 
-def verdict(what: str, shape: npt.NDArray[np.int64], now: Today, judged: Index, corrected: Floats) -> Verdict:
+def verdict(model_key: str, shape: npt.NDArray[np.int64], now: Today, judged: Index, corrected: Floats) -> Verdict:
     """Compare errors of the rows `judged` (of `now`) with those of a correction that did not see their shapes."""
     gain = now.error[judged] - corrected
     group = np.unique(shape[judged], return_inverse=True)[1].reshape(-1)
@@ -99,14 +99,14 @@ def verdict(what: str, shape: npt.NDArray[np.int64], now: Today, judged: Index, 
         kept, reason = now.name, f"{figures}, which {len(judged)} rows of {shapes} shapes do not make sure: it stays"
     else:
         kept, reason = "corrected", f"{figures}: corrected"
-    return Verdict(what, kept, len(shape), len(np.unique(shape)), before, after, now.covered, reason)
+    return Verdict(model_key, kept, len(shape), len(np.unique(shape)), before, after, now.covered, reason)
 
 
-def too_few(what: str, shape: npt.NDArray[np.int64], now: Today) -> Verdict:
+def too_few(model_key: str, shape: npt.NDArray[np.int64], now: Today) -> Verdict:
     """The verdict where nothing can be held out."""
     shapes = len(np.unique(shape))
     reason = f"rows of {shapes} shapes cannot be judged on others: the {now.name} calibration stays"
-    return Verdict(what, now.name, len(shape), shapes, float(now.error.mean()), None, now.covered, reason)
+    return Verdict(model_key, now.name, len(shape), shapes, float(now.error.mean()), None, now.covered, reason)
 
 
 def held_out(
@@ -148,7 +148,7 @@ def kept_model(decision: Verdict, now: Today, corrected: FittedModel, shipped: F
     return replace(corrected, card=facts)
 
 
-def better_whole(what: str, fitted: FittedModel, current: FittedModel | None, shipped: FittedModel | None) -> FittedModel:
+def better_whole(model_key: str, fitted: FittedModel, current: FittedModel | None, shipped: FittedModel | None) -> FittedModel:
     """The fit of a whole law to a table, or what answers today where that is no worse on the table's held-out rows and one is shipped.
 
     The card of the fit has both errors: "held_out_error", and "prior_error" of what answered before.
@@ -162,6 +162,6 @@ def better_whole(what: str, fitted: FittedModel, current: FittedModel | None, sh
     figures = f"on held-out rows {100 * after:.1f} % with these rows, {100 * before:.1f} % before"
     reason = f"{figures}: the {name} calibration stays" if stays else f"{figures}: corrected"
     counts = int(fitted.card["rows"]), int(fitted.card.get("shapes", fitted.card.get("sizes", 0)))
-    decision = Verdict(what, name if stays else "corrected", *counts, before, after, None, reason)
+    decision = Verdict(model_key, name if stays else "corrected", *counts, before, after, None, reason)
     kept = current if stays else fitted
     return replace(kept, card={**kept.card, KEPT_KEY: decision.card()})

@@ -33,7 +33,7 @@ MOST_NAMED = 5  # rows that a warning names
 class Rows:
     """Measured rows of one model on several GPUs: law columns, log latency in seconds, GPU and shape of each."""
 
-    what: str
+    model_key: str
     columns: OperatorTable
     log_latency: Floats
     gpu: npt.NDArray[np.str_]
@@ -49,41 +49,41 @@ class Rows:
 
     def take(self, rows: Any) -> Rows:
         """The rows of a mask or index."""
-        return Rows(self.what, self.columns.take(rows), self.log_latency[rows], self.gpu[rows], self.shape[rows])
+        return Rows(self.model_key, self.columns.take(rows), self.log_latency[rows], self.gpu[rows], self.shape[rows])
 
     def without_names(self) -> Rows:
         """The same rows as if nobody had said which stack and kernel ran."""
         unnamed = np.zeros(len(self))
-        return Rows(self.what, self.columns.having(stack=unnamed, kernel=unnamed), self.log_latency, self.gpu, self.shape)
+        return Rows(self.model_key, self.columns.having(stack=unnamed, kernel=unnamed), self.log_latency, self.gpu, self.shape)
 
 
-def read_rows(what: str, frame: pd.DataFrame) -> Rows:
+def read_rows(model_key: str, frame: pd.DataFrame) -> Rows:
     """Those rows of a table that `what` answers for; it has a gpu column and latencies in microseconds."""
-    return _rows(what, *_own_part(what, frame))
+    return _rows(model_key, *_own_part(model_key, frame))
 
 
-def read_possible(what: str, frame: pd.DataFrame) -> Rows:
+def read_possible(model_key: str, frame: pd.DataFrame) -> Rows:
     """As `read_rows`, without the rows that are faster than their GPU can be; a warning names them."""
-    columns, frame = _own_part(what, frame)
-    kept = possible(what, columns, frame)
-    return _rows(what, columns, frame) if kept.all() else _rows(what, columns.take(kept), frame.iloc[kept])
+    columns, frame = _own_part(model_key, frame)
+    kept = possible(model_key, columns, frame)
+    return _rows(model_key, columns, frame) if kept.all() else _rows(model_key, columns.take(kept), frame.iloc[kept])
 
 
-def _own_part(what: str, frame: pd.DataFrame) -> tuple[OperatorTable, pd.DataFrame]:
+def _own_part(model_key: str, frame: pd.DataFrame) -> tuple[OperatorTable, pd.DataFrame]:
     """Columns, and the frame, of the rows that `what` answers for."""
-    columns = OperatorTable.read(MODELS[what].kind, frame)
-    mine = next((rows for name, rows in parts(columns) if name == what), np.zeros(0, dtype=np.intp))
+    columns = OperatorTable.read(MODELS[model_key].kind, frame)
+    mine = next((rows for name, rows in parts(columns) if name == model_key), np.zeros(0, dtype=np.intp))
     return columns.take(mine), frame.iloc[mine]
 
 
-def _rows(what: str, columns: OperatorTable, frame: pd.DataFrame) -> Rows:
-    key = np.stack([columns[name] for name in MODELS[what].shape], axis=1)
+def _rows(model_key: str, columns: OperatorTable, frame: pd.DataFrame) -> Rows:
+    key = np.stack([columns[name] for name in MODELS[model_key].shape], axis=1)
     shape = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     log_latency = np.log(frame["latency_us"].to_numpy(dtype=np.float64) / US_PER_S)
-    return Rows(what, columns, log_latency, frame["gpu"].to_numpy(dtype=str), shape)
+    return Rows(model_key, columns, log_latency, frame["gpu"].to_numpy(dtype=str), shape)
 
 
-def possible(what: str, columns: OperatorTable, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def possible(model_key: str, columns: OperatorTable, frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which rows of a table of `what` no physics forbids, `columns` of the same rows; a warning in one line says how many are faster than
     their GPU can be, and which."""
     kept = np.ones(len(frame), dtype=bool)
@@ -96,7 +96,8 @@ def possible(what: str, columns: OperatorTable, frame: pd.DataFrame) -> npt.NDAr
             named = ", ".join(map(str, frame.index[beaten[:MOST_NAMED]].tolist()))
             more = ", ..." if len(beaten) > MOST_NAMED else ""
             warnings.warn(
-                f"{len(beaten)} of {len(at)} {what} rows are faster than {name} can be and are left out: rows {named}{more}", stacklevel=3
+                f"{len(beaten)} of {len(at)} {model_key} rows are faster than {name} can be and are left out: rows {named}{more}",
+                stacklevel=3,
             )
     return kept
 
@@ -119,7 +120,7 @@ def law_of(rows: Rows, constants: Mapping[str, float]) -> tuple[Floats, dict[str
     features: dict[str, Floats] = {}
     for name in rows.gpus:
         at = np.flatnonzero(rows.gpu == name)
-        terms = operator_terms(find_gpu(name), rows.what, rows.columns.take(at), constants)
+        terms = operator_terms(find_gpu(name), rows.model_key, rows.columns.take(at), constants)
         log_law[at] = np.log(terms.latency_s)
         for feature, values in terms.features.items():
             features.setdefault(feature, np.empty(len(rows)))[at] = values
@@ -128,13 +129,13 @@ def law_of(rows: Rows, constants: Mapping[str, float]) -> tuple[Floats, dict[str
 
 def envelope(rows: Rows, features: Mapping[str, Floats]) -> dict[str, tuple[float, float]]:
     """Range of the features that say whether an answer extrapolates."""
-    return {name: (float(features[name].min()), float(features[name].max())) for name in MODELS[rows.what].domain}
+    return {name: (float(features[name].min()), float(features[name].max())) for name in MODELS[rows.model_key].domain}
 
 
 def card(rows: Rows) -> dict[str, Any]:
     """What a model rests on."""
     found = {
-        "kind": rows.what,
+        "kind": rows.model_key,
         "gpus": rows.gpus,
         "archs": sorted({find_gpu(name).arch for name in rows.gpus}),
         "rows": len(rows),

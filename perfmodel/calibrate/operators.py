@@ -42,9 +42,9 @@ SLACK = 0.3  # standard deviation of a log constant's prior, relative to the noi
 MIN_GROUP = 40  # residuals below which a group's width is pooled with the rest
 
 
-def free_constants(what: str, start: Mapping[str, float] | None = None) -> tuple[list[str], Floats, Floats, Floats]:
+def free_constants(model_key: str, start: Mapping[str, float] | None = None) -> tuple[list[str], Floats, Floats, Floats]:
     """Names of the constants that a fit may move, the values it starts from, and the bounds of log(constant / value)."""
-    known = {n: c for n, c in physics(MODELS[what].law).items() if c.high > c.low and c.value > 0 and n not in FIXED}
+    known = {n: c for n, c in physics(MODELS[model_key].law).items() if c.high > c.low and c.value > 0 and n not in FIXED}
     value = np.array([(start or {}).get(n, c.value) for n, c in known.items()])
     low = np.log(np.maximum([c.low for c in known.values()], value * 0.01) / value) - 1e-6
     high = np.log(np.array([c.high for c in known.values()]) / value) + 1e-6
@@ -61,8 +61,8 @@ def fit_constants(rows: Rows, evaluations: int = 16, start: Mapping[str, float] 
 
     GPUs count alike. A prior of standard deviation SLACK / pull keeps what the rows do not identify at its stated value, or at `start`.
     """
-    rows = sample(rows, MORE_ROWS.get(rows.what, CONSTANT_ROWS))
-    names, value, low, high = free_constants(rows.what, start)
+    rows = sample(rows, MORE_ROWS.get(rows.model_key, CONSTANT_ROWS))
+    names, value, low, high = free_constants(rows.model_key, start)
     count = {name: int((rows.gpu == name).sum()) for name in rows.gpus}
     weight = np.sqrt(len(rows) / len(count) / np.array([count[name] for name in rows.gpu.tolist()]))
     prior = prior_weight(len(rows), pull)
@@ -82,7 +82,7 @@ def predict_log(model: FittedModel, rows: Rows) -> Floats:
     result = np.empty(len(rows))
     for name in rows.gpus:
         at = np.flatnonzero(rows.gpu == name)
-        terms, log_ratio = correction(find_gpu(name), rows.what, rows.columns.take(at), model)
+        terms, log_ratio = correction(find_gpu(name), rows.model_key, rows.columns.take(at), model)
         result[at] = np.log(terms.latency_s) + log_ratio
     return result
 

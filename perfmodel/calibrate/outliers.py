@@ -20,7 +20,7 @@ SLOW_MOST, SLOW_KIND = 0.3, 8  # unless that many of its kind are, or the kind h
 FEWEST = 2  # larger neighbours: one alone may be the first size of a faster kernel
 
 
-def disturbed(kind: str, columns: Mapping[str, Floats], gpu: npt.NDArray[np.str_], log_latency: Floats) -> npt.NDArray[np.bool_]:
+def outliers(kind: str, columns: Mapping[str, Floats], gpu: npt.NDArray[np.str_], log_latency: Floats) -> npt.NDArray[np.bool_]:
     """Rows over SLOWER times as long as each neighbour: the next size up (FEWEST or more) or down of one of GROWS, all else equal.
 
     A slow kernel is no disturbance: its smaller neighbours run it too and take nearly as long. All False for kinds without an entry.

@@ -26,7 +26,7 @@ class Refit:
 
     def __init__(self, rows: Rows, start: Mapping[str, float], evaluations: int, pull: float) -> None:
         self._rows, self._start, self._evaluations, self._pull = rows, start, evaluations, pull
-        names, self._value, self._low, self._high = free_constants(rows.what, start)
+        names, self._value, self._low, self._high = free_constants(rows.model_key, start)
         self._names = names
         self._law = self._at(names, self._value)
         moved = np.stack([self._at([n], [v * np.exp(STEP)]) - self._law for n, v in zip(names, self._value, strict=True)], axis=1)
@@ -46,7 +46,7 @@ class Refit:
         key = keep.tobytes()
         if key not in self._found:
             at = np.flatnonzero(keep)
-            self._found[key] = self._fit(at[drawn(len(at), MORE_ROWS.get(self._rows.what, CONSTANT_ROWS), np.random.default_rng(0))])
+            self._found[key] = self._fit(at[drawn(len(at), MORE_ROWS.get(self._rows.model_key, CONSTANT_ROWS), np.random.default_rng(0))])
         return self._found[key]
 
     def _fit(self, at: npt.NDArray[np.intp]) -> dict[str, float]:

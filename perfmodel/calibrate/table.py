@@ -23,10 +23,19 @@ from perfmodel.learn.boost import CORRECTION, DEEP_CORRECTION, OWN, OWN_DRAWS, b
 from perfmodel.learn.calibration import Calibration, resolve
 from perfmodel.learn.intervals import NOMINAL, upper_bound
 from perfmodel.learn.model import FittedModel, shipped_model
-from perfmodel.learn.operators import KIN, interval_group, kin, kin_digests, operator_terms, place, universal_model, width_table
+from perfmodel.learn.operators import (
+    COVARIATES,
+    covariate_digests,
+    covariate_models,
+    interval_group,
+    operator_terms,
+    place,
+    universal_model,
+    width_table,
+)
 from perfmodel.learn.plausible import check_microseconds, check_repeats, latencies_us, usable
 from perfmodel.learn.residual import Residual
-from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SETTLED, TREE_NAMES, settled, visible
+from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SCALED_TREE, TREE_NAMES, visible, with_scaled_tree
 from perfmodel.library.least import faster_than_physics
 from perfmodel.library.registry import KINDS, parts
 from perfmodel.ops import OperatorTable, kinds
@@ -103,48 +112,48 @@ def fit_table(kind: str, gpu: GpuSpec, frame: pd.DataFrame, *, prior: str | Cali
         frame = frame.drop(columns="gpu")
     models: dict[str, FittedModel] = {}
     few: list[str] = []
-    for what, piece in parts(OperatorTable.read(kind, frame)):
+    for model_key, piece in parts(OperatorTable.read(kind, frame)):
         part = frame.iloc[piece]
         if not len(part):
             continue
         if len(part) < MIN_ROWS:
-            few.append(f"{len(part)} usable rows for {what}")
+            few.append(f"{len(part)} usable rows for {model_key}")
             continue
-        models[what] = _fit_part(what, gpu, part, prior)
+        models[model_key] = _fit_part(model_key, gpu, part, prior)
     if not models:
         raise InputError(f"the {kind} table has {', '.join(few) or 'no rows'}: a correction needs {MIN_ROWS}")
     return models
 
 
-def _fit_part(what: str, gpu: GpuSpec, frame: pd.DataFrame, prior: str | Calibration | None) -> FittedModel:
+def _fit_part(model_key: str, gpu: GpuSpec, frame: pd.DataFrame, prior: str | Calibration | None) -> FittedModel:
     """The corrected model of one part, or what answers today where that is better."""
-    rows = read_rows(what, frame.assign(gpu=gpu.name))
-    current = resolve(gpu, what, prior)
-    law = np.log(operator_terms(gpu, what, rows.columns, current.constants).latency_s)
+    rows = read_rows(model_key, frame.assign(gpu=gpu.name))
+    current = resolve(gpu, model_key, prior)
+    law = np.log(operator_terms(gpu, model_key, rows.columns, current.constants).latency_s)
     model = predict_log(scope.unscoped(current), rows)
     fast = faster_than_physics(gpu, rows.columns, frame["latency_us"].to_numpy(dtype=np.float64))
-    good = usable(what, list(frame.index), rows.log_latency, model, law, fast)
+    good = usable(model_key, list(frame.index), rows.log_latency, model, law, fast)
     rows, frame = rows.take(good), frame[good]
     if len(rows) < MIN_ROWS:
-        raise InputError(f"the {what} table has {len(rows)} usable rows: a correction needs {MIN_ROWS}")
-    shipped = shipped_model(gpu.name, what) if prior == "auto" else None
+        raise InputError(f"the {model_key} table has {len(rows)} usable rows: a correction needs {MIN_ROWS}")
+    shipped = shipped_model(gpu.name, model_key) if prior == "auto" else None
     priors = [scope.unscoped(current)]
-    if prior == "auto" and scope.scope_of(current.card) is None and (everything := universal_model(what)) is not None:
+    if prior == "auto" and scope.scope_of(current.card) is None and (everything := universal_model(model_key)) is not None:
         priors.append(everything)  # on a GPU whose rows are in the universal model it may know more than a model without them
     errors = [float(np.mean(np.abs(np.expm1(predict_log(model, rows) - rows.log_latency)))) for model in priors]
     start = priors[int(np.argmin(errors))]
     fitted = correct(gpu, rows, start)
     if shipped is None:
         return fitted
-    now = keep.today(gpu, what, frame, current, "shipped" if current.model_id == shipped.model_id else "stored")
+    now = keep.today(gpu, model_key, frame, current, "shipped" if current.model_id == shipped.model_id else "stored")
     if len(np.unique(rows.shape)) < keep.MIN_SHAPES:
-        decision = keep.too_few(what, rows.shape, now)
+        decision = keep.too_few(model_key, rows.shape, now)
     elif float(fitted.card["held_out_error"]["corrected"]) > (1.0 - keep.LEAST_GAIN) * float(now.error.mean()):
         judged, error = np.arange(len(rows)), np.full(len(rows), float(fitted.card["held_out_error"]["corrected"]))
-        decision = keep.verdict(what, rows.shape, now, judged, error)
+        decision = keep.verdict(model_key, rows.shape, now, judged, error)
     else:
         judged, found = _out_of_sample(gpu, rows, start, fitted)
-        decision = keep.verdict(what, rows.shape, now, judged, found)
+        decision = keep.verdict(model_key, rows.shape, now, judged, found)
     return keep.kept_model(decision, now, fitted, shipped, rows.columns)
 
 
@@ -195,10 +204,12 @@ def refit_of(rows: Rows, prior: FittedModel) -> Refit | None:
 
 
 def _base(gpu: GpuSpec, rows: Rows, model: FittedModel, near: bool) -> _Base:
-    terms = operator_terms(gpu, rows.what, rows.columns, model.constants)
+    terms = operator_terms(gpu, rows.model_key, rows.columns, model.constants)
     shown: Mapping[str, Floats] = terms.features if len(rows) >= MANY_ROWS else visible(model.card, gpu.arch, terms.features)
     tree = np.zeros(len(rows)) if model.residual is None else model.residual.log_ratio(shown, len(rows))
-    where = place(gpu, rows.what, rows.columns, model, terms, tree, list(kin(gpu, rows.what).values())) if near else None
+    where = (
+        place(gpu, rows.model_key, rows.columns, model, terms, tree, list(covariate_models(gpu, rows.model_key).values())) if near else None
+    )
     return _Base(model, terms.features, shown, tree, rows.log_latency - predict_log(model, rows), where)
 
 
@@ -232,7 +243,7 @@ class _Trial:
         base: _Base | None = None
         between: dict[float, Floats] = {}
         for i, (others, held) in enumerate(folds):
-            step(f"{self.rows.what}, constants {kind}, shapes held out", i, len(folds))
+            step(f"{self.rows.model_key}, constants {kind}, shapes held out", i, len(folds))
             train = others & steady
             if base is None or kind != KEPT:
                 base = _base(self.gpu, self.rows, self.start(kind, train), self.near)
@@ -292,10 +303,10 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
     (of MANY_ROWS those of FEW_FOLDS of FOLDS); the prior stays unless that lowers its error by MARGIN. Slow runs do not teach, where that
     lowers the error by SLOW_MARGIN. refit: `refit_of` the same rows and prior, where it is at hand.
     """
-    terms = operator_terms(gpu, rows.what, rows.columns, prior.constants)
-    prior = settled(prior, gpu.arch, terms.features)
+    terms = operator_terms(gpu, rows.model_key, rows.columns, prior.constants)
+    prior = with_scaled_tree(prior, gpu.arch, terms.features)
     residual = rows.log_latency - predict_log(prior, rows)
-    check_microseconds(rows.what, residual)
+    check_microseconds(rows.model_key, residual)
     steady = steady_rows(kriging.names_of(rows.columns, terms.variant), residual)
     near = len(rows) <= kriging.MAX_POINTS and kriging.CARD_KEY not in prior.card
     folds = _folds(rows)[: FEW_FOLDS if len(rows) >= MANY_ROWS else None]
@@ -309,7 +320,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
     if scores[best] > MARGIN * scores[nothing]:
         best = nothing
     kind, rounds, share, apart = best
-    step(f"{rows.what}, all rows", len(folds), len(folds))
+    step(f"{rows.model_key}, all rows", len(folds), len(folds))
     taught = rows.take(steady)
     start = trial.start(kind, steady)
     base = _base(gpu, taught, start, share > 0)
@@ -317,7 +328,7 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
     widths, typical = _widths(trial, steady, start, best, ways[best], judged)
     kept = (
         "archs",
-        *(() if len(rows) >= MANY_ROWS else (CARD_KEY, SETTLED, TREE_NAMES)),
+        *(() if len(rows) >= MANY_ROWS else (CARD_KEY, SCALED_TREE, TREE_NAMES)),
         *((kriging.CARD_KEY,) if kind == KEPT else ()),
     )
     facts = {
@@ -340,11 +351,11 @@ def correct(gpu: GpuSpec, rows: Rows, prior: FittedModel, refit: Refit | None = 
         facts[kriging.CARD_KEY] = {key: value for key, value in facts[kriging.CARD_KEY].items() if key != kriging.SPREAD}
     if base.where is not None:
         entry = kriging.with_rows(kriging.fit(base.where, base.before, share, apart), taught.columns, taught.log_latency)
-        facts[kriging.CARD_KEY] = {**entry, kriging.SPREAD: typical, KIN: kin_digests(kin(gpu, rows.what))}
+        facts[kriging.CARD_KEY] = {**entry, kriging.SPREAD: typical, COVARIATES: covariate_digests(covariate_models(gpu, rows.model_key))}
     facts |= with_prior(facts, prior)
     mine = envelope(taught, base.features)
     span = {name: (min(low, mine[name][0]), max(high, mine[name][1])) for name, (low, high) in prior.envelope.items()} or mine
-    name = f"{gpu.name}:{rows.what}:table:{digest(rows)}"
+    name = f"{gpu.name}:{rows.model_key}:table:{digest(rows)}"
     return FittedModel(name, "calibrated", base.model.constants, (-max(widths), max(widths)), tree, span, facts)
 
 

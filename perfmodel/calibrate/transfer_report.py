@@ -64,14 +64,14 @@ def _models(source: GpuSpec, target: GpuSpec) -> list[dict[str, Any]]:
         if own is None and source.name not in shared.card.get("gpus", ()):
             continue
         seen = source.name in shared.card.get("gpus", ())
-        kin = target.arch in shared.card.get("archs", ())
+        same_arch = target.arch in shared.card.get("archs", ())
         why = f"{shared.model_id} answers for {target.name}" + (
             f" and has seen {source.name}" if seen else f"; it has not seen {source.name}"
         )
-        why += ", the same architecture" if kin else ""
+        why += ", the same architecture" if same_arch else ""
         if own is not None and not seen:
             why += f". The calibration of {source.name} stays its own: its corrections are of one card"
-        rows.append({"what": what, "carries": "yes" if seen and kin else "in part" if seen else "no", "why": why})
+        rows.append({"what": what, "carries": "yes" if seen and same_arch else "in part" if seen else "no", "why": why})
     for what in ("kernel_gemm",):
         model = prior_model(target, what)
         seen = source.name in model.card.get("gpus", ())

@@ -11,7 +11,7 @@ import typer
 from perfmodel.cli import collectives, evaluate_kernels, evaluate_physics, evaluate_speed, options, output, serving
 from perfmodel.cli.progress import Progress
 from perfmodel.evaluate.baselines import check_external
-from perfmodel.evaluate.cross_validate import crossfit, predictor
+from perfmodel.evaluate.cross_validate import cross_validate, predictor
 from perfmodel.evaluate.ranking import STEADY, evaluate_ranking, over_library, read_sweeps
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.calibration import resolve
@@ -55,7 +55,7 @@ def ranking(
         models = {m.tier: m for m in (resolve(spec, f"kernel_{kernel}", c) for c in (None, options.calibration(calibration)))}
         methods = {f"perfmodel, {tier} tier": predictor(kernel, spec, model) for tier, model in models.items()}
         if fit_rows is not None:
-            methods[f"perfmodel, fitted on {fit_rows} rows of other shapes"] = crossfit(kernel, spec, sweeps, rows=fit_rows)
+            methods[f"perfmodel, fitted on {fit_rows} rows of other shapes"] = cross_validate(kernel, spec, sweeps, rows=fit_rows)
         summary, shapes = evaluate_ranking(sweeps, spec, methods, external=external)
     rows: list[dict[str, Any]] = (shapes if per_shape else summary).to_dict("records")  # type: ignore[assignment]
     head = [f"{len(sweeps)} shapes of {kernel} on {spec.name}; {', '.join(f'{t}: {m.model_id}' for t, m in models.items())}"]

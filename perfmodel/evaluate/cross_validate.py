@@ -37,7 +37,7 @@ def predictor(family: str, gpu: GpuSpec, model: FittedModel) -> Predictor:
     return predict
 
 
-def crossfit(
+def cross_validate(
     family: str, gpu: GpuSpec, sweeps: Sequence[Sweep], *, rows: int, shapes: int = 30, folds: int = 3, seed: int = 0
 ) -> Predictor:
     """A predictor whose answer for each sweep comes from a model fitted on `rows` rows of at most `shapes` other shapes.

@@ -59,16 +59,18 @@ def prove(name: str, other: Path | None = None) -> pd.DataFrame:
     run = read_run(measured_data(f"runs/{spec.name}.parquet"))
     again = None if other is None else read_run(other)
     found = []
-    for what in OPERATORS:
-        mine, judged = of_part(run, what, spec.name), load(what) if again is None else of_part(again, what, spec.name)
+    for model_key in OPERATORS:
+        mine, judged = of_part(run, model_key, spec.name), load(model_key) if again is None else of_part(again, model_key, spec.name)
         judged = judged.take((judged.gpu == spec.name) & np.isin(judged.columns["stack"], mine.columns["stack"]))
-        found += [{"part": what, "apart": _apart(mine, judged), **row} for row in _scores(name, what, of_other_shapes(judged, mine))]
+        found += [
+            {"part": model_key, "apart": _apart(mine, judged), **row} for row in _scores(name, model_key, of_other_shapes(judged, mine))
+        ]
     return pd.DataFrame(found)
 
 
 def of_other_shapes(judged: Rows, fitted: Rows) -> Rows:
     """The rows of `judged` whose shape no row of `fitted` has."""
-    shape = MODELS[judged.what].shape
+    shape = MODELS[judged.model_key].shape
     return judged.take(~np.isin(keys(judged, shape), keys(fitted, shape)))
 
 
@@ -108,19 +110,19 @@ def read_run(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def of_part(run: pd.DataFrame, what: str, gpu: str) -> Rows:
+def of_part(run: pd.DataFrame, model_key: str, gpu: str) -> Rows:
     """The good rows that a run has of one operator."""
-    own = run[(run["what"] == KIND[what]) & (run["status"] == "ok")].dropna(axis=1, how="all")
+    own = run[(run["what"] == KIND[model_key]) & (run["status"] == "ok")].dropna(axis=1, how="all")
     if "phase" in own:
-        own = own[own["phase"] == what.removeprefix("attention_")]
-    return read_possible(what, own.assign(gpu=gpu))
+        own = own[own["phase"] == model_key.removeprefix("attention_")]
+    return read_possible(model_key, own.assign(gpu=gpu))
 
 
-def _scores(name: str, what: str, rows: Rows) -> list[dict[str, object]]:
+def _scores(name: str, model_key: str, rows: Rows) -> list[dict[str, object]]:
     if len(rows) == 0:
         return [{"regime": "no shape is new", "rows": 0}]
     spec, measured = find_gpu(name), np.exp(rows.log_latency) * US_PER_S
-    before, after = (predict_columns(spec, what, rows.columns, resolve(spec, what, c)) for c in (None, "auto"))
+    before, after = (predict_columns(spec, model_key, rows.columns, resolve(spec, model_key, c)) for c in (None, "auto"))
     inside = (after.low_us <= measured) & (measured <= after.high_us)
     table = []
     for low, high, label in ((0.0, np.inf, "all"), *REGIMES):

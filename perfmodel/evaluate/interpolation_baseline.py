@@ -37,7 +37,7 @@ def interpolated(table: Rows, asked: Rows) -> tuple[Floats, npt.NDArray[np.bool_
     from scipy.interpolate import LinearNDInterpolator
     from scipy.spatial import QhullError
 
-    axes, found = AXES[MODELS[table.what].kind], np.full(len(asked), np.nan)
+    axes, found = AXES[MODELS[table.model_key].kind], np.full(len(asked), np.nan)
     others = [name for name in table.columns if name not in axes]
     sizes = _logs(table, axes), _logs(asked, axes)
     for known, wanted in _alike(table, asked, others):
@@ -64,7 +64,7 @@ def between_neighbours(rows: Rows, asked: Rows) -> Floats:
 
     Linear in logs; NaN without both. `asked` are some of `rows`, which are of one GPU.
     """
-    axis = AXES[MODELS[rows.what].kind][0]
+    axis = AXES[MODELS[rows.model_key].kind][0]
     group = _codes([rows], [name for name in rows.columns if name != axis])[0]
     order = np.lexsort((rows.columns[axis], group))
     x, y = np.log(rows.columns[axis][order]), rows.log_latency[order]

@@ -52,12 +52,12 @@ def baselines(name: str, columns: OperatorTable) -> tuple[Floats, Floats]:
 
 
 def evaluate(
-    what: str,
+    model_key: str,
     mode: str = "left-out",
     rows_given: int = 200,
     per_gpu: int = 8000,
     only: str | None = None,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Callable[[str, int, int], None] = lambda model_key, done, total: None,
 ) -> pd.DataFrame:
     """One row a measured row: operator, GPU, stack, dtype, regime, |predicted / measured - 1|, whether covered, the baselines' errors.
 
@@ -69,17 +69,17 @@ def evaluate(
 
     if mode not in MODES:
         raise unknown_name("mode", mode, MODES)
-    rows = load(what)
+    rows = load(model_key)
     if only is not None and only not in rows.gpus:
-        raise InputError(f"no measured {what} rows of {only}: there are some of {', '.join(rows.gpus)}")
+        raise InputError(f"no measured {model_key} rows of {only}: there are some of {', '.join(rows.gpus)}")
     wanted = rows.gpus if only is None else [only]
     if mode == "shapes":
         wanted = [name for name in wanted if name in CALIBRATED and (rows.gpu == name).sum() >= OWN_MIN_ROWS]
     if not wanted:
-        raise InputError(f"mode shapes needs a GPU calibrated on {OWN_MIN_ROWS} rows or more: {only or 'none'} is not for {what}")
+        raise InputError(f"mode shapes needs a GPU calibrated on {OWN_MIN_ROWS} rows or more: {only or 'none'} is not for {model_key}")
     pieces = []
     for i, name in enumerate(wanted):
-        progress(f"{what}, {mode}, {name}", i, len(wanted))
+        progress(f"{model_key}, {mode}, {name}", i, len(wanted))
         of_gpu = rows.take(rows.gpu == name)
         stack = of_gpu.columns["stack"] if mode in (STACK_TABLE, INTERPOLATED) else np.zeros(len(of_gpu))
         parts = [of_gpu.take(stack == code) for code in np.unique(stack)]
@@ -97,10 +97,10 @@ def _model_and_rows(name: str, own: Rows, mode: str, rows_given: int) -> tuple[F
     """The model to judge and rows that it has not seen."""
     spec = find_gpu(name)
     if mode == "shapes":
-        shipped, (train, held) = resolve(spec, own.what, "auto"), shape_folds(own, 5)[0]
+        shipped, (train, held) = resolve(spec, own.model_key, "auto"), shape_folds(own, 5)[0]
         fitted = fit_tree(sample(own.take(train), OWN_ROWS))
         return dataclasses.replace(fitted, card={**fitted.card, "half_widths": shipped.card["half_widths"]}), own.take(held)
-    model = resolve(spec, own.what, None)
+    model = resolve(spec, own.model_key, None)
     if mode in (TABLE, STACK_TABLE):
         train, held = shape_folds(own, 2)[0]
         return correct(spec, sample(own.take(train), rows_given), model), own.take(held)
@@ -108,7 +108,7 @@ def _model_and_rows(name: str, own: Rows, mode: str, rows_given: int) -> tuple[F
 
 
 def _scored(name: str, rows: Rows, model: FittedModel) -> pd.DataFrame:
-    found = predict_columns(find_gpu(name), rows.what, rows.columns, model)
+    found = predict_columns(find_gpu(name), rows.model_key, rows.columns, model)
     measured = np.exp(rows.log_latency) * US_PER_S
     return _facts(name, rows).assign(
         error=np.abs(found.latency_us / measured - 1),
@@ -140,7 +140,7 @@ def _facts(name: str, rows: Rows) -> pd.DataFrame:
     regime = np.select([measured < high for _, high, _ in REGIMES[:-1]], [label for *_, label in REGIMES[:-1]], REGIMES[-1][2])
     return pd.DataFrame(
         {
-            "operator": rows.what,
+            "operator": rows.model_key,
             "gpu": name,
             "stack": np.array(names.STACKS)[columns["stack"].astype(np.intp)],
             "dtype": np.array(names.DTYPES)[columns["dtype"].astype(np.intp)],

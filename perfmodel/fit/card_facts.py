@@ -22,7 +22,7 @@ from perfmodel.errors import InputError
 from perfmodel.fit.collective_models import shipped_rows
 from perfmodel.fit.margins import path_margin
 from perfmodel.fit.operator_models import load
-from perfmodel.fit.trees import OWN_ROWS, SHARED_ROWS, undisturbed
+from perfmodel.fit.trees import OWN_ROWS, SHARED_ROWS, without_outliers
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.card import MEASURED_KEY
 from perfmodel.learn.collective_fit import read_rows as read_collectives
@@ -38,18 +38,18 @@ ONE_GPU = ("names", "dtypes", "kv_dtypes")
 def main() -> int:
     """Add the facts to every card under calibration/ and data/left_out/."""
     root, collectives = shipped("calibration"), shipped_rows()
-    rows = {what: load(what) for what in MODELS}
-    steady = {what: undisturbed(each) for what, each in rows.items()}
+    rows = {model_key: load(model_key) for model_key in MODELS}
+    steady = {model_key: without_outliers(each) for model_key, each in rows.items()}
     cards = [*root.glob("*/*/card.json"), *shipped("data").glob("left_out/*/card.json")]
     for path in sorted(cards, key=lambda p: p.parts[-3] != "universal"):  # priors before what was corrected
         kept = json.loads(path.read_text(encoding="utf-8"))
-        what = str(kept["kind"])
-        if what in rows:
-            new = _operator(path, kept, rows[what], steady[what])
-        elif what == LAW:
+        model_key = str(kept["kind"])
+        if model_key in rows:
+            new = _operator(path, kept, rows[model_key], steady[model_key])
+        elif model_key == LAW:
             tables = [read_collectives(find_gpu(name), collectives[name]) for name in kept["gpus"]]
             new = {MEASURED_KEY: collective_rows(tables), "archs": sorted({table.gpu.arch for table in tables})}
-        elif what.startswith("kernel_"):
+        elif model_key.startswith("kernel_"):
             new = {"archs": sorted({find_gpu(name).arch for name in kept["gpus"]})}
         else:
             continue
@@ -61,10 +61,10 @@ def _operator(path: Path, kept: Mapping[str, Any], rows: Rows, steady: Rows) -> 
     """The facts of an operator's card; `steady` are the rows that no passing disturbance slowed down."""
     if "prior" in kept:
         found = _checked(path, kept, _of_run(kept))
-        prior = _card(path.parents[2], kept["prior"], rows.what)
+        prior = _card(path.parents[2], kept["prior"], rows.model_key)
         return found | {key: sorted({*found[key], *prior[key]}) for key in FACTS[:-1] if key in found}
     if kept["tier"] == "calibrated":
-        found = _checked(path, kept, undisturbed(sample(rows.take(np.isin(rows.gpu, kept["gpus"])), OWN_ROWS)))
+        found = _checked(path, kept, without_outliers(sample(rows.take(np.isin(rows.gpu, kept["gpus"])), OWN_ROWS)))
         return found | {TREE_NAMES: found[MEASURED_KEY]["names"]}
     found = _checked(path, kept, sample(steady.take(np.isin(steady.gpu, kept["gpus"])), SHARED_ROWS))
     left_out = path.parent.name.partition("_without_")[2]
@@ -81,9 +81,9 @@ def _of_run(kept: Mapping[str, Any]) -> Rows:
     return read_rows(str(kept["kind"]), mine.dropna(axis=1, how="all").assign(gpu=kept["gpu"]))
 
 
-def _card(root: Path, model_id: str, what: str) -> dict[str, Any]:
+def _card(root: Path, model_id: str, model_key: str) -> dict[str, Any]:
     """The universal card of `what` with that id."""
-    cards = [json.loads(path.read_text(encoding="utf-8")) for path in root.glob(f"universal/{what}*/card.json")]
+    cards = [json.loads(path.read_text(encoding="utf-8")) for path in root.glob(f"universal/{model_key}*/card.json")]
     found: dict[str, Any] = next(card for card in cards if card["model_id"] == model_id)
     return found
 

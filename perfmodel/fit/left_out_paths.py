@@ -34,7 +34,7 @@ from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.intervals import NOMINAL
 from perfmodel.learn.model import FittedModel, left_out_model
-from perfmodel.learn.operators import beyond_rates, doubt, interval_group, operator_terms
+from perfmodel.learn.operators import interval_group, non_roofline_share, operator_terms, uncertainty_factor
 from perfmodel.learn.transfer import NEW_ARCH_GROUP, NEW_PATH_SHARE, blank, tensor_path
 from perfmodel.library.registry import MODELS
 from perfmodel.units import US_PER_S
@@ -48,7 +48,7 @@ STEP = 0.05
 
 def main() -> int:
     """Fit, judge, write the file and print its lines."""
-    lines = [line for what in MODELS if what != "memory" for way in (FORWARD, BACK) for line in judge(what, way)]
+    lines = [line for model_key in MODELS if model_key != "memory" for way in (FORWARD, BACK) for line in judge(model_key, way)]
     found: dict[str, Any] = {
         "nominal": NOMINAL,
         "forward_margin": margin(lines, FORWARD),
@@ -62,9 +62,9 @@ def main() -> int:
     return 0
 
 
-def judge(what: str, way: str) -> list[dict[str, Any]]:
+def judge(model_key: str, way: str) -> list[dict[str, Any]]:
     """One line for each GPU of the path that is left out: error, coverage by margin, and |error| over the width of each row (`ratio`)."""
-    rows = load(what)
+    rows = load(model_key)
     new = np.array([tensor_path(find_gpu(name).arch) == "wgmma" for name in rows.gpu.tolist()])
     asked, taught = (rows.take(new), rows.take(~new)) if way == FORWARD else (rows.take(~new), rows.take(new))
     if not len(asked) or not len(taught):
@@ -73,29 +73,29 @@ def judge(what: str, way: str) -> list[dict[str, Any]]:
     for name in asked.gpus:
         own = sample(asked.take(asked.gpu == name), JUDGED)
         own = own.take(np.isin(own.columns["dtype"], np.unique(taught.columns["dtype"])))
-        shipped_one = left_out_model(name, what)
+        shipped_one = left_out_model(name, model_key)
         if not len(own) or shipped_one is None:
             continue
         spec = find_gpu(name)
         ratio, error = ratios(dataclasses.replace(spec, arch=BEFORE) if way == FORWARD else spec, own, model, shipped_one.card)
         covered = {f"{m:g}": round(float(np.mean(ratio <= m)), 3) for m in (1.0, 1.25, 1.5, 2.0, 2.5)}
         lines.append(
-            {"way": way, "operator": what, "gpu": name, "rows": len(own), "error": round(error, 3), "covered": covered, "ratio": ratio}
+            {"way": way, "operator": model_key, "gpu": name, "rows": len(own), "error": round(error, 3), "covered": covered, "ratio": ratio}
         )
     return lines
 
 
 def ratios(spec: GpuSpec, rows: Rows, model: FittedModel, card: Mapping[str, Any]) -> tuple[Floats, float]:
     """(|log error| over a new architecture's half-width in `card`, mean |predicted / measured - 1|) of rows of a path `model` never saw."""
-    terms = operator_terms(spec, rows.what, rows.columns, model.constants)
+    terms = operator_terms(spec, rows.model_key, rows.columns, model.constants)
     learnt = np.zeros(len(rows))
     if model.residual is not None:
         learnt = NEW_PATH_SHARE * model.residual.log_ratio(blank(terms.features), len(rows))
     log_latency = np.log(terms.latency_s) + learnt
     error = rows.log_latency - log_latency
     group = interval_group(np.exp(log_latency) * US_PER_S, rows.columns["stack"])
-    width = np.asarray(card["half_widths"][NEW_ARCH_GROUP])[group] * doubt(
-        learnt, beyond_rates(terms.features), rows.columns["stack"], LEARNT_LOG
+    width = np.asarray(card["half_widths"][NEW_ARCH_GROUP])[group] * uncertainty_factor(
+        learnt, non_roofline_share(terms.features), rows.columns["stack"], LEARNT_LOG
     )
     return np.abs(error) / width, float(np.mean(np.abs(np.expm1(-error))))
 

@@ -29,18 +29,18 @@ OWN_MIN_ROWS = 400
 CALIBRATED = ("a100_sxm4_80gb", "h100_sxm", "l40s", "rtx_pro_6000")
 
 
-def load(what: str) -> Rows:
+def load(model_key: str) -> Rows:
     """The committed rows of a model, without those that are faster than their GPU can be."""
-    name = f"operators/{MODELS[what].data}.parquet"
+    name = f"operators/{MODELS[model_key].data}.parquet"
     try:
-        return read_possible(what, measured_table(name))
+        return read_possible(model_key, measured_table(name))
     except OSError as error:
         raise InputError(f"cannot read {name}: {error}") from None
 
 
-def build(what: str, folder: Path) -> None:
+def build(model_key: str, folder: Path) -> None:
     """Fit and write the universal model, one without each GPU, and one of an architecture's GPUs alone where that predicts them better."""
-    rows = load(what)
+    rows = load(model_key)
     archs = {name: find_gpu(name).arch for name in rows.gpus}
     models, errors = _left_out(rows, [rows.gpu != name for name in rows.gpus])
     kindred, kindred_errors = _left_out(rows, [_of_arch(rows, archs, archs[name]) & (rows.gpu != name) for name in rows.gpus])
@@ -48,13 +48,13 @@ def build(what: str, folder: Path) -> None:
         final, found = with_widths(model, errors, archs, name), errors[name]
         if better := _better_alone(archs, archs[name], name, errors, kindred_errors):
             final, found = with_widths(kindred[name], {**errors, **better}, archs, name), kindred_errors[name]
-        final.save(shipped("data") / LEFT_OUT / f"{what}_without_{name}")
+        final.save(shipped("data") / LEFT_OUT / f"{model_key}_without_{name}")
         share = tree_share(final.card, archs[name])
         gpus = ", ".join(final.card["gpus"])
-        print(f"{what} without {name}: {100 * mean_error([found], share):.1f} %, tree share {share}, from {gpus}", file=sys.stderr)
-    with_widths(fit_shared(rows), errors, archs, None).save(folder / "universal" / what)
+        print(f"{model_key} without {name}: {100 * mean_error([found], share):.1f} %, tree share {share}, from {gpus}", file=sys.stderr)
+    with_widths(fit_shared(rows), errors, archs, None).save(folder / "universal" / model_key)
     for arch in sorted(set(archs.values())):
-        own = folder / "universal" / f"{what}_{arch}"
+        own = folder / "universal" / f"{model_key}_{arch}"
         shutil.rmtree(own, ignore_errors=True)
         if better := _better_alone(archs, arch, None, errors, kindred_errors):
             with_widths(fit_shared(rows.take(_of_arch(rows, archs, arch))), {**errors, **better}, archs, None).save(own)
@@ -90,15 +90,15 @@ def _better_alone(
     return mine if min(mean_error(own, s) for s in SHARES) < min(mean_error(shared, s) for s in SHARES) else {}
 
 
-def build_own(what: str, folder: Path) -> None:
+def build_own(model_key: str, folder: Path) -> None:
     """Fit and write the calibrations of single GPUs."""
-    rows = load(what)
+    rows = load(model_key)
     for name in rows.gpus:
         own = rows.take(rows.gpu == name)
         if name in CALIBRATED and len(own) >= OWN_MIN_ROWS:
             model = fit_own(own)
-            model.save(folder / name / what)
-            print(f"{what} of {name}: {100 * model.card['held_out_error']:.1f} % on held-out shapes", file=sys.stderr)
+            model.save(folder / name / model_key)
+            print(f"{model_key} of {name}: {100 * model.card['held_out_error']:.1f} % on held-out shapes", file=sys.stderr)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -109,10 +109,10 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         print(f"unknown model {', '.join(unknown)}: known: {', '.join(MODELS)}", file=sys.stderr)
         return 2
-    for what in wanted:
+    for model_key in wanted:
         if not own_only:
-            build(what, shipped("calibration"))
-        build_own(what, shipped("calibration"))
+            build(model_key, shipped("calibration"))
+        build_own(model_key, shipped("calibration"))
     return 0
 
 

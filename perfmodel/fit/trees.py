@@ -11,18 +11,18 @@ import numpy.typing as npt
 
 from perfmodel.calibrate.operator_rows import Rows, card, digest, envelope, law_of, sample
 from perfmodel.calibrate.operators import fit_constants, group_widths, halves, predict_log, regime_widths, shape_folds
-from perfmodel.calibrate.outliers import disturbed
+from perfmodel.calibrate.outliers import outliers
 from perfmodel.fit.margins import path_margin
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.learn.boost import NAMED, OWN, SHARED, boost
 from perfmodel.learn.calibration import PRIOR_WIDTH
-from perfmodel.learn.card import DOUBT_KEY, MEASURED_KEY
+from perfmodel.learn.card import MEASURED_KEY, UNCERTAINTY_KEY
 from perfmodel.learn.domain import WIDER, outside
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import (
-    beyond_rates,
     correction,
-    doubt,
+    non_roofline_share,
+    uncertainty_factor,
 )
 from perfmodel.learn.transfer import (
     CARD_KEY,
@@ -61,7 +61,7 @@ single one (simulated). Evidence, 43 pairs of GPU and operator left out in turn:
 75 to 88, 7 below. Nothing tried tells which GPU will be the worse one: likeness by memory, tensor path, watts a flop or L2, nearness to
 measured rows, a whole architecture left out, how far models without one more GPU disagree (it does for prefill, at ten more fits)."""
 LEARNT_LOG = 0.2
-"""Log correction by the tree that is as doubtful as all the rest of an answer (`doubt`); 0.15 to 0.3 do as well. Evidence, those 43 pairs:
+"""Log correction by the tree that is as uncertain as all the rest of an answer; 0.15 to 0.3 do as well. Evidence, those 43 pairs:
 interval score 1.6 % less than with a width for each regime; of the 19 of GEMM, prefill, decode and MoE 14 within 75 to 88 %, not 10. No
 better: constants' spread between GPUs times sensitivities (a law evaluated for each), widths by stack, kernel, type or size."""
 ONE_GPU_MARGIN = 1.15  # and one GPU of an architecture less: H100 and H200 in turn cover 66 to 84 % of each other's attention rows without
@@ -72,14 +72,14 @@ hundred rows of one stack on one GPU bent the tree for all: attention decode of 
 16.3 and 15.8."""
 
 
-def undisturbed(rows: Rows) -> Rows:
+def without_outliers(rows: Rows) -> Rows:
     """The rows without those that a passing disturbance slowed down."""
-    return rows.take(~disturbed(MODELS[rows.what].kind, rows.columns, rows.gpu, rows.log_latency))
+    return rows.take(~outliers(MODELS[rows.model_key].kind, rows.columns, rows.gpu, rows.log_latency))
 
 
 def fit_shared(rows: Rows, robust: bool = True) -> FittedModel:
     """The universal model of `rows`: constants with every GPU alike, tree with weights by EQUAL_GPUS. `with_widths` sets its interval."""
-    rows = undisturbed(rows)
+    rows = without_outliers(rows)
     constants = fit_constants(rows)
     rows = sample(rows, SHARED_ROWS)
     unnamed = np.random.default_rng(1).random(len(rows)) < ANY_SHARE
@@ -100,7 +100,7 @@ def fit_shared(rows: Rows, robust: bool = True) -> FittedModel:
     archs = {name: find_gpu(name).arch for name in rows.gpus}
     facts = {**card(rows), CARD_KEY: known_pairs([archs[name] for name in gpu.tolist()], features)}
     return FittedModel(
-        f"universal:{rows.what}:{digest(rows)}", "spec", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), facts
+        f"universal:{rows.model_key}:{digest(rows)}", "spec", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), facts
     )
 
 
@@ -130,7 +130,7 @@ def fit_own(rows: Rows) -> FittedModel:
 
 def own_stacks(rows: Rows) -> dict[str, Any]:
     """Card entry: where stacks bring kernels of their own, a calibration answers for those it saw; for none named if it saw several."""
-    if rows.what not in OWN_KERNELS:
+    if rows.model_key not in OWN_KERNELS:
         return {}
     seen = sorted({int(code) for code in rows.columns["stack"]} - {0})
     return {STACKS_KEY: [STACKS[code] for code in ([0, *seen] if len(seen) > 1 else seen)]}
@@ -138,17 +138,17 @@ def own_stacks(rows: Rows) -> dict[str, Any]:
 
 def fit_tree(rows: Rows) -> FittedModel:
     """Constants and tree of one GPU's rows; its interval is a guess until `fit_own` has measured it."""
-    rows = undisturbed(rows)
+    rows = without_outliers(rows)
     constants = fit_constants(rows, evaluations=12)
     unnamed = np.random.default_rng(2).random(len(rows)) < ANY_SHARE
     both = [rows, rows.take(unnamed).without_names()]
     pieces = [law_of(part, constants) for part in both]
     target = np.concatenate([part.log_latency - log_law for part, (log_law, _) in zip(both, pieces, strict=True)])
     features = {name: np.concatenate([f[name] for _, f in pieces]) for name in pieces[0][1]}
-    rounds = QUICK.get(rows.what, OWN_ROUNDS)
+    rounds = QUICK.get(rows.model_key, OWN_ROUNDS)
     params = {**OWN, "eta": OWN["eta"] * OWN_ROUNDS / rounds}
-    tree = boost(features, target, None, rounds=rounds, params=params, robust=rows.what in ROBUST_OWN)
-    name, facts = f"{rows.gpus[0]}:{rows.what}:{digest(rows)}", card(rows)
+    tree = boost(features, target, None, rounds=rounds, params=params, robust=rows.model_key in ROBUST_OWN)
+    name, facts = f"{rows.gpus[0]}:{rows.model_key}:{digest(rows)}", card(rows)
     facts[TREE_NAMES] = facts[MEASURED_KEY]["names"]
     return FittedModel(name, "calibrated", constants, (-PRIOR_WIDTH, PRIOR_WIDTH), tree, envelope(rows, features), facts)
 
@@ -162,12 +162,12 @@ def left_out_errors(model: FittedModel, rows: Rows) -> Floats:
     spec, pieces = find_gpu(rows.gpus[0]), []
     named = sample(rows, 6000)
     for part in (named, named.without_names()):
-        terms, learnt = correction(spec, rows.what, part.columns, model)
+        terms, learnt = correction(spec, rows.model_key, part.columns, model)
         law = np.log(terms.latency_s)
         full = law + learnt
         new = np.broadcast_to(new_kernels(model.card, spec.arch, terms.features), len(part))
         inside = (outside(model, spec, terms, part.columns) & WIDER) == 0
-        beyond = beyond_rates(terms.features)
+        beyond = non_roofline_share(terms.features)
         pieces.append(np.stack([part.log_latency - full, part.log_latency, part.columns["stack"], full - law, inside, new, beyond]))
     return np.concatenate(pieces, axis=1)
 
@@ -205,7 +205,7 @@ def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping
     for name in others:
         e = errors[name]
         learnt = shares[group[name]] * e[3]
-        e = np.concatenate([(e[:1] + e[3] - learnt) / doubt(learnt, e[6], e[2], LEARNT_LOG), e[1:]])
+        e = np.concatenate([(e[:1] + e[3] - learnt) / uncertainty_factor(learnt, e[6], e[2], LEARNT_LOG), e[1:]])
         e = e[:, e[4] > 0]
         measured = (e[5] == 0) & (group[name] == KNOWN_ARCH_GROUP)
         known += [e[:, measured]] if measured.any() else []
@@ -221,7 +221,7 @@ def with_widths(model: FittedModel, errors: Mapping[str, Floats], archs: Mapping
         widths[NEW_ARCH_GROUP] += [round(width, 4) for width in far]
     widest = max(max(w) for w in widths.values())
     margin = path_margin(model.card.get(CARD_KEY, ()), paths.get(left_out or ""))
-    facts = {**model.card, "half_widths": widths, DOUBT_KEY: LEARNT_LOG, TREE_SHARES: shares, PATH_MARGIN: margin}
+    facts = {**model.card, "half_widths": widths, UNCERTAINTY_KEY: LEARNT_LOG, TREE_SHARES: shares, PATH_MARGIN: margin}
     return replace(model, interval=(-widest, widest), card=facts)
 
 

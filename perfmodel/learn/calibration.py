@@ -43,7 +43,7 @@ class Calibration:
     @property
     def kept(self) -> dict[str, Mapping[str, Any]]:
         """For each part that a calibration is shipped of: which model was kept, rows, shapes, both held-out errors, and why."""
-        return {what: model.card[KEPT_KEY] for what, model in self.models.items() if KEPT_KEY in model.card}
+        return {model_key: model.card[KEPT_KEY] for model_key, model in self.models.items() if KEPT_KEY in model.card}
 
     def own(self) -> Calibration:
         """Without the parts where what answers already was kept."""
@@ -55,8 +55,8 @@ class Calibration:
         """Write every model under `folder`/<what>/; returns the folder."""
         root = Path(folder)
         try:
-            for what, model in self.models.items():
-                model.save(root / what)
+            for model_key, model in self.models.items():
+                model.save(root / model_key)
         except OSError as error:
             raise InputError(f"cannot write the calibration to {root}: {error.strerror or error}") from None
         return root

@@ -9,8 +9,8 @@ from perfmodel.errors import shown
 
 TIERS = ("spec", "calibrated")
 LARGEST = 1e300
-DOUBT_KEY = "doubt"  # of a model whose widths are those of GPUs left out: the log correction that `doubt` in learn/operators takes
-LEAST_DOUBT = 0.01  # below it any correction by a tree would make an answer worthless
+UNCERTAINTY_KEY = "doubt"  # of widths of GPUs left out: the log correction that learn/operators.uncertainty_factor takes
+LEAST_UNCERTAINTY = 0.01  # below it any correction by a tree would make an answer worthless
 LARGEST_CONSTANT = 1e18  # of a law or a rate: the largest of a real card are some 1e16 flop/s
 WIDEST_LOG = 20.0  # a factor of 5e8 either way: beyond it exp() tells nothing
 DTYPE_CODES, KIND_CODES, PAIR_CODES = 16, 64, 4096  # codes that the tables of learn/domain and learn/transfer hold
@@ -98,8 +98,8 @@ def check_facts(card: Mapping[str, Any]) -> None:
         number(f"tree_shares.{group}", share, 0.0, 1.0)
     if "path_margin" in card:
         number("path_margin", card["path_margin"], 1.0, WIDEST_LOG)
-    if DOUBT_KEY in card:
-        number(DOUBT_KEY, card[DOUBT_KEY], LEAST_DOUBT, WIDEST_LOG)
+    if UNCERTAINTY_KEY in card:
+        number(UNCERTAINTY_KEY, card[UNCERTAINTY_KEY], LEAST_UNCERTAINTY, WIDEST_LOG)
     if BEYOND_KEY in card:
         beyond = _mapping(BEYOND_KEY, card[BEYOND_KEY])
         number(f"{BEYOND_KEY}.gpus", beyond.get("gpus"), 2)

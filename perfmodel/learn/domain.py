@@ -93,34 +93,34 @@ def _new_names(known: tuple[int, ...]) -> Codes:
 
 
 def reasons(
-    code: int, gpu: GpuSpec, what: str, model: FittedModel, asked: Mapping[str, Any], features: Mapping[str, Any]
+    code: int, gpu: GpuSpec, model_key: str, model: FittedModel, asked: Mapping[str, Any], features: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """What a sum of SIZE, DTYPE ... of one question says, in words; `asked` are its columns, `features` the law's of it."""
     card, found = model.card, []
     if code & NO_ROWS:
-        found.append(f"no measured row for {what}: the law alone")
+        found.append(f"no measured row for {model_key}: the law alone")
     if code & ARCH:
-        found.append(f"no row of {gpu.arch} for {what}")
+        found.append(f"no row of {gpu.arch} for {model_key}")
     if code & KIND:
-        found.append(f"no row of {list(TRAFFIC)[int(asked['kind'])]} for {what}")
+        found.append(f"no row of {list(TRAFFIC)[int(asked['kind'])]} for {model_key}")
     if code & DTYPE:
-        found += _types(card, asked, what)
+        found += _types(card, asked, model_key)
     if code & NAMES:
         pair = int(pair_codes(features))
         stack, kernel = STACKS[pair // STEP], KERNELS[pair % STEP]
         name = f"stack {stack}" if code & STACK else f"kernel {kernel}" + (f" of {stack}" if pair >= STEP else "")
-        found.append(f"no row of {name} for {what}" + (f" on {tensor_path(gpu.arch)} tensor cores" if CARD_KEY in card else ""))
+        found.append(f"no row of {name} for {model_key}" + (f" on {tensor_path(gpu.arch)} tensor cores" if CARD_KEY in card else ""))
     if code & SIZE:
         found += sizes_beyond(model, features)
     return tuple(found)
 
 
-def _types(card: Mapping[str, Any], asked: Mapping[str, Any], what: str) -> list[str]:
+def _types(card: Mapping[str, Any], asked: Mapping[str, Any], model_key: str) -> list[str]:
     """The element types that no row has."""
     found = []
     for column, key, of in (("dtype", "dtype_codes", "dtype"), ("kv_dtype", "kv_dtype_codes", "KV cache in")):
         if key in card and column in asked and int(asked[column]) not in card[key]:
-            found.append(f"no row of {of} {DTYPES[int(asked[column])]} for {what}")
+            found.append(f"no row of {of} {DTYPES[int(asked[column])]} for {model_key}")
     return found
 
 

@@ -42,8 +42,8 @@ LENGTH = 12.0  # octaves over which two rows of one stack lose 1/e of what they 
 OFFSETS = 0.05  # variance of log latency at each of three levels: all rows; same stack; all names the same (these two times `apart`)
 SMOOTH, LEAF = 0.04, 0.05  # at the same levels: the part that fades with distance, the part that holds within leaves of the prior's tree
 SMOOTH_ALONE = 0.15  # the part that fades, where the prior has no tree
-KIN = 0.1  # variance of the weight that another GPU's calibration gets, once for all rows and once for each stack
-FURTHEST_KIN = 1.5  # what such a calibration may say at most, in e-folds
+COVARIATE_WEIGHT = 0.1  # variance of the weight that another GPU's calibration gets, once for all rows and once for each stack
+FURTHEST_COVARIATE = 1.5  # what such a calibration may say at most, in e-folds
 NOISE, OUTLIER = 0.02, 0.05  # variance of a row; residual from which a row counts less (0.1: GEMM 0.4, MoE and quantised GEMM 1.5 % worse)
 JUDGES = 128  # rows by which it is told how far others are from what was measured
 SPREAD = "spread"  # of an entry: what `spread` typically is on shapes held out
@@ -57,18 +57,18 @@ KEPT = 16  # entries whose arrays stay in memory
 class Place:
     """Where n rows stand.
 
-    near: (n, p) octaves; names: (n, q) codes; kin: (n, g) log ratios that other GPUs' calibrations give over the prior; leaves: (n, t) leaf
-    of each tree of the prior.
+    near: (n, p) octaves; names: (n, q) codes; covariates: (n, g) log ratios that other GPUs' calibrations give over
+    the prior; leaves: (n, t) leaf of each tree of the prior.
     """
 
     near: Floats
     names: Floats
-    kin: Floats
+    covariates: Floats
     leaves: Leaves
 
     def take(self, rows: Any) -> Place:
         """The rows of a mask, slice or index."""
-        return Place(self.near[rows], self.names[rows], self.kin[rows], self.leaves[rows])
+        return Place(self.near[rows], self.names[rows], self.covariates[rows], self.leaves[rows])
 
     def around(self, centre: Floats) -> Place:
         """The same with `centre` as the origin of near: distances then lose nothing to rounding."""
@@ -92,7 +92,7 @@ def place(
     columns: Mapping[str, Floats],
     log_law: Floats,
     features: Mapping[str, Floats],
-    kin: Floats | None = None,
+    covariates: Floats | None = None,
     leaves: Leaves | None = None,
     variant: Floats | None = None,
 ) -> Place:
@@ -106,8 +106,8 @@ def place(
     near += [np.clip(features[name], -FURTHEST, FURTHEST) for name in TERMS if name in features]
     names = names_of(columns, variant)
     empty = np.zeros((len(names), 0))
-    kin = empty if kin is None else np.clip(kin, -FURTHEST_KIN, FURTHEST_KIN)
-    return Place(beside(near), names, kin, empty.astype(np.uint16) if leaves is None else leaves)
+    covariates = empty if covariates is None else np.clip(covariates, -FURTHEST_COVARIATE, FURTHEST_COVARIATE)
+    return Place(beside(near), names, covariates, empty.astype(np.uint16) if leaves is None else leaves)
 
 
 def beside(columns: Sequence[Floats]) -> Floats:
@@ -132,12 +132,12 @@ def covariance(a: Place, b: Place, apart: float = 1.0, *, leaves: bool = True) -
         return gap
 
     levels, stacks = _levels(a.names, b.names, apart)
-    fading = np.exp(-np.sqrt(square(a.near, b.near) / LENGTH**2 + square(a.kin, b.kin)))
+    fading = np.exp(-np.sqrt(square(a.near, b.near) / LENGTH**2 + square(a.covariates, b.covariates)))
     trees = b.leaves.shape[1]
     shared: Floats = OFFSETS + (SMOOTH if trees else SMOOTH_ALONE) * fading
     if trees and leaves:
         shared += LEAF * _together(a.leaves, b.leaves)
-    result: Floats = shared * levels + KIN * (a.kin @ b.kin.T) * stacks
+    result: Floats = shared * levels + COVARIATE_WEIGHT * (a.covariates @ b.covariates.T) * stacks
     return result
 
 
@@ -185,7 +185,7 @@ def fit(where: Place, residual: Floats, share: float = 1.0, apart: float = 1.0) 
         "rows": len(residual),
         "place": _packed(where.near, "<f4"),
         "names": _packed(where.names, "<u2"),
-        "kin_ratios": _packed(where.kin, "<f4"),
+        "kin_ratios": _packed(where.covariates, "<f4"),
         "leaves": _packed(where.leaves, "<u2"),
         "trees": where.leaves.shape[1],
         "share": share,
@@ -227,7 +227,7 @@ def rows_of(entry: Mapping[str, Any]) -> tuple[dict[str, Floats], Floats]:
 def fits(entry: Mapping[str, Any], where: Place) -> bool:
     """Whether rows that stand there can be compared with those of an entry."""
     known = _arrays(entry).where
-    return all(getattr(where, name).shape[1] == getattr(known, name).shape[1] for name in ("near", "names", "kin", "leaves"))
+    return all(getattr(where, name).shape[1] == getattr(known, name).shape[1] for name in ("near", "names", "covariates", "leaves"))
 
 
 def spread(known: Place, at: Place, apart: float = 1.0) -> Floats:
@@ -257,7 +257,7 @@ def _inverse(judges: Place, apart: float) -> Floats:
 def _spread(between: Floats, inverse: Floats, at: Place, apart: float) -> Floats:
     """sqrt(k(x, x) - k(x, judges) (K + NOISE)^-1 k(judges, x) + NOISE) of each row of `at`; `between` is k(x, judges)."""
     fading = SMOOTH if at.leaves.shape[1] else SMOOTH_ALONE
-    own = (OFFSETS + fading) * (1.0 + 2.0 * apart) + KIN * (1.0 + apart) * (at.kin**2).sum(axis=1)
+    own = (OFFSETS + fading) * (1.0 + 2.0 * apart) + COVARIATE_WEIGHT * (1.0 + apart) * (at.covariates**2).sum(axis=1)
     known = ((between @ inverse) * between).sum(axis=1)
     left: Floats = np.sqrt(np.maximum(own - known, 0.0) + NOISE)
     return left
@@ -341,14 +341,15 @@ def _arrays(entry: Mapping[str, Any]) -> _Arrays:
         return kept[1]
     try:
         rows = int(entry["rows"])
-        near, kin = (_unpacked(entry[name], "<f4", rows).astype(np.float64) for name in ("place", "kin_ratios"))
+        near, covariates = (_unpacked(entry[name], "<f4", rows).astype(np.float64) for name in ("place", "kin_ratios"))
         names, leaves = (_unpacked(entry[name], "<u2", rows) for name in ("names", "leaves"))
         centre, weights = (np.asarray(entry[name], dtype=np.float64) for name in ("centre", "weights"))
         apart, typical = float(entry.get("apart", 1.0)), float(entry.get(SPREAD, 0.0))
-        where = Place(near, names.astype(np.float64), kin, leaves).around(centre)
+        where = Place(near, names.astype(np.float64), covariates, leaves).around(centre)
         whole = near.shape[1:] == centre.shape and (rows,) == weights.shape and rows > 0 and names.shape[1] > 0
         if not whole or not all(
-            np.isfinite(v).all() and np.abs(v).max(initial=0.0) < LARGEST for v in (where.near, kin, weights, np.array([apart, typical]))
+            np.isfinite(v).all() and np.abs(v).max(initial=0.0) < LARGEST
+            for v in (where.near, covariates, weights, np.array([apart, typical]))
         ):
             raise ValueError("not an entry")
         if typical < 0.0:

@@ -121,14 +121,14 @@ def read_model(folder: Path) -> FittedModel:
     return model
 
 
-def find_model(owner: str, *what: str) -> FittedModel | None:
+def find_model(owner: str, *model_key: str) -> FittedModel | None:
     """The model of `owner` (a GPU, or `universal`) for the first of `what` (`kernel_gemm` ...) that has one, the user's own before the
     shipped; None without any.
 
     Raises InputError for one that is there but cannot be read.
     """
     layers = folders("calibration")
-    own, cards = _cards(owner, what, layers)
+    own, cards = _cards(owner, model_key, layers)
     if _seen(own) is None:  # one look for all of them
         cards = cards[1 :: len(layers)]
     for card in cards:
@@ -145,30 +145,32 @@ def _seen(path: str) -> os.stat_result | None:
         raise InputError(f"cannot read the model card {path}: {error.strerror}") from None
 
 
-def left_out_model(gpu: str, what: str) -> FittedModel | None:
+def left_out_model(gpu: str, model_key: str) -> FittedModel | None:
     """The universal model of `what` that a measured GPU was left out of; None without one, as of GPUs without rows, and in a wheel."""
-    card = str(shipped("data") / LEFT_OUT / f"{what}_without_{gpu}" / "card.json")
+    card = str(shipped("data") / LEFT_OUT / f"{model_key}_without_{gpu}" / "card.json")
     state = _seen(card)
     return None if state is None else _read(card, state.st_mtime_ns)
 
 
-def shipped_model(owner: str, what: str) -> FittedModel | None:
+def shipped_model(owner: str, model_key: str) -> FittedModel | None:
     """The same without the user's own; None where none is shipped."""
-    card = shipped("calibration") / owner / what / "card.json"
+    card = shipped("calibration") / owner / model_key / "card.json"
     return _read(str(card), card.stat().st_mtime_ns) if card.is_file() else None
 
 
-def shipped_owners(what: str) -> list[str]:
+def shipped_owners(model_key: str) -> list[str]:
     """Names of the GPUs that are shipped with a model of `what`, sorted."""
     return sorted(
-        card.parent.parent.name for card in shipped("calibration").glob(f"*/{what}/card.json") if card.parent.parent.name != "universal"
+        card.parent.parent.name
+        for card in shipped("calibration").glob(f"*/{model_key}/card.json")
+        if card.parent.parent.name != "universal"
     )
 
 
 @functools.lru_cache(maxsize=1024)
-def _cards(owner: str, what: tuple[str, ...], layers: tuple[Path, Path]) -> tuple[str, tuple[str, ...]]:
+def _cards(owner: str, model_key: tuple[str, ...], layers: tuple[Path, Path]) -> tuple[str, tuple[str, ...]]:
     """(the user's folder of `owner`, cards in the order in which they count)."""
-    return str(layers[0] / owner), tuple(str(layer / owner / each / "card.json") for each in what for layer in layers)
+    return str(layers[0] / owner), tuple(str(layer / owner / each / "card.json") for each in model_key for layer in layers)
 
 
 @functools.lru_cache(maxsize=128)

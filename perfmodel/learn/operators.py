@@ -17,7 +17,7 @@ from perfmodel.analytic.constants import constant_values
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn import kriging, scope
 from perfmodel.learn.boost import sliced
-from perfmodel.learn.card import DOUBT_KEY
+from perfmodel.learn.card import UNCERTAINTY_KEY
 from perfmodel.learn.domain import CODES, WIDER, outside
 from perfmodel.learn.intervals import OUTSIDE
 from perfmodel.learn.model import TREE_DIGEST, FittedModel, find_model, shipped_model, shipped_owners
@@ -30,7 +30,7 @@ from perfmodel.ops import OperatorTable
 from perfmodel.units import US_PER_S
 
 REGIMES_US = (10.0, 100.0)
-KIN = "kin"  # in a kriging entry: the calibrations behind Place.kin, as `kin_digests` has them
+COVARIATES = "kin"  # in a kriging entry: the calibrations behind Place.covariates, as `covariate_digests` has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class OperatorPredictions:
     least_us: Floats  # what no program beats: low_us is no less
 
 
-def universal_model(what: str) -> FittedModel | None:
+def universal_model(model_key: str) -> FittedModel | None:
     """The universal model of all measured GPUs, this one's rows included where there are any."""
-    return find_model("universal", what)
+    return find_model("universal", model_key)
 
 
 @functools.lru_cache(maxsize=256)
@@ -59,24 +59,25 @@ def _constants(law: str, overrides: tuple[tuple[str, float], ...]) -> dict[str, 
     return constant_values(law, dict(overrides))
 
 
-def operator_terms(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
+def operator_terms(gpu: GpuSpec, model_key: str, columns: Mapping[str, Floats], constants: Mapping[str, float]) -> OperatorTerms:
     """The law of `what` over columns, with a model's constants on top of the spec-tier ones."""
-    model = MODELS[what]
+    model = MODELS[model_key]
     values = _constants(model.law, tuple(sorted(constants.items())))
     with np.errstate(divide="ignore"):
         return model.terms(gpu, columns, values)
 
 
-def predict_columns(gpu: GpuSpec, what: str, columns: OperatorTable, model: FittedModel) -> OperatorPredictions:
+def predict_columns(gpu: GpuSpec, model_key: str, columns: OperatorTable, model: FittedModel) -> OperatorPredictions:
     """Latency of each row: the law, times exp of the tree, within what physics allows.
 
     The tree has nothing to say of an element type or a kind of operator whose code it never saw: the law alone answers.
     """
     if (held := scope.scope_of(model.card)) is not None:
         return cast(
-            OperatorPredictions, scope.scoped(gpu, what, columns, model, held, lambda asked, one: predict_columns(gpu, what, asked, one))
+            OperatorPredictions,
+            scope.scoped(gpu, model_key, columns, model, held, lambda asked, one: predict_columns(gpu, model_key, asked, one)),
         )
-    terms, log_ratio, far = _corrected(gpu, what, columns, model)
+    terms, log_ratio, far = _corrected(gpu, model_key, columns, model)
     beyond = outside(model, gpu, terms, columns)
     log_ratio = np.where((beyond & CODES) > 0, 0.0, log_ratio)
     least = np.maximum(terms.least_s, least_s(gpu, columns)) * US_PER_S
@@ -94,29 +95,31 @@ def also_outside(margin: float) -> float:
     return math.sqrt(margin**2 + OUTSIDE**2 - 1.0) / margin
 
 
-def correction(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:
+def correction(gpu: GpuSpec, model_key: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats]:
     """(terms of the law, log of what tree and interpolation add to its latency) of each row."""
-    return _corrected(gpu, what, columns, model)[:2]
+    return _corrected(gpu, model_key, columns, model)[:2]
 
 
-def _corrected(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: FittedModel) -> tuple[OperatorTerms, Floats, Floats | float]:
+def _corrected(
+    gpu: GpuSpec, model_key: str, columns: Mapping[str, Floats], model: FittedModel
+) -> tuple[OperatorTerms, Floats, Floats | float]:
     """`correction`, and how much wider than usual an interval is for the distance from the rows that were measured."""
-    terms = operator_terms(gpu, what, columns, model.constants)
+    terms = operator_terms(gpu, model_key, columns, model.constants)
     learnt = tree_log_ratio(gpu, model, terms)
     entry = model.card.get(kriging.CARD_KEY)
     if entry is None:
         return terms, learnt, 1.0
     base = _as_interpolated(model, kriging.trees(entry))
     before = learnt if base is model else tree_log_ratio(gpu, base, terms)
-    others = kin(gpu, what)
-    wanted = entry.get(KIN)
+    others = covariate_models(gpu, model_key)
+    wanted = entry.get(COVARIATES)
     if not isinstance(wanted, Mapping):
         raise kriging.another_version()
     known = {name: model for name, model in others.items() if name in wanted}
-    where = place(gpu, what, columns, base, terms, before, list(known.values()))
-    if kin_digests(known) != wanted or not kriging.fits(entry, where):
-        entry = _fitted_again(gpu, what, entry, base)
-        where = place(gpu, what, columns, base, terms, before, list(others.values()))
+    where = place(gpu, model_key, columns, base, terms, before, list(known.values()))
+    if covariate_digests(known) != wanted or not kriging.fits(entry, where):
+        entry = _fitted_again(gpu, model_key, entry, base)
+        where = place(gpu, model_key, columns, base, terms, before, list(others.values()))
     between, far = kriging.interpolated(entry, where)
     return terms, learnt + between, far
 
@@ -124,7 +127,7 @@ def _corrected(gpu: GpuSpec, what: str, columns: Mapping[str, Floats], model: Fi
 _AGAIN: OrderedDict[int, tuple[Mapping[str, Any], dict[str, Any]]] = OrderedDict()  # by identity, with the old entry held
 
 
-def _fitted_again(gpu: GpuSpec, what: str, entry: Mapping[str, Any], base: FittedModel) -> dict[str, Any]:
+def _fitted_again(gpu: GpuSpec, model_key: str, entry: Mapping[str, Any], base: FittedModel) -> dict[str, Any]:
     """An entry of an earlier perfmodel as its rows give it among the calibrations that are shipped now.
 
     Raises InputError for one that was stored without its rows.
@@ -133,9 +136,9 @@ def _fitted_again(gpu: GpuSpec, what: str, entry: Mapping[str, Any], base: Fitte
     if kept is not None and kept[0] is entry:
         return kept[1]
     columns, log_latency = kriging.rows_of(entry)
-    terms = operator_terms(gpu, what, columns, base.constants)
+    terms = operator_terms(gpu, model_key, columns, base.constants)
     learnt = tree_log_ratio(gpu, base, terms)
-    where = place(gpu, what, columns, base, terms, learnt, list(kin(gpu, what).values()))
+    where = place(gpu, model_key, columns, base, terms, learnt, list(covariate_models(gpu, model_key).values()))
     found = kriging.fit(where, log_latency - np.log(terms.latency_s) - learnt, entry["share"], entry["apart"])
     found |= {name: entry[name] for name in (kriging.SPREAD,) if name in entry}
     _AGAIN[id(entry)] = (entry, found)
@@ -167,25 +170,25 @@ def tree_log_ratio(gpu: GpuSpec, model: FittedModel, terms: OperatorTerms) -> Fl
     return log_ratio
 
 
-def kin(gpu: GpuSpec, what: str) -> Mapping[str, FittedModel]:
+def covariate_models(gpu: GpuSpec, model_key: str) -> Mapping[str, FittedModel]:
     """The shipped calibrations of other GPUs, by name, that were fitted to rows of their own GPU alone."""
-    return _kin(gpu.name, what)
+    return _kin(gpu.name, model_key)
 
 
 @functools.lru_cache(maxsize=64)
-def _kin(gpu: str, what: str) -> Mapping[str, FittedModel]:
-    found = {name: shipped_model(name, what) for name in shipped_owners(what) if name != gpu}
+def _kin(gpu: str, model_key: str) -> Mapping[str, FittedModel]:
+    found = {name: shipped_model(name, model_key) for name in shipped_owners(model_key) if name != gpu}
     return {name: model for name, model in found.items() if model is not None and model.residual is not None and "prior" not in model.card}
 
 
-def kin_digests(models: Mapping[str, FittedModel]) -> dict[str, str]:
+def covariate_digests(models: Mapping[str, FittedModel]) -> dict[str, str]:
     """What tells whether calibrations are still the ones that an entry was made with."""
     return {name: str(model.card[TREE_DIGEST]) for name, model in models.items()}
 
 
 def place(
     gpu: GpuSpec,
-    what: str,
+    model_key: str,
     columns: Mapping[str, Floats],
     model: FittedModel,
     terms: OperatorTerms,
@@ -196,7 +199,7 @@ def place(
     log_law = np.log(terms.latency_s)
     said = []
     for other in others:
-        own = operator_terms(gpu, what, columns, other.constants)
+        own = operator_terms(gpu, model_key, columns, other.constants)
         said.append(np.log(own.latency_s) + tree_log_ratio(gpu, other, own) - log_law - learnt)
     leaves = None
     if model.residual is not None:
@@ -219,11 +222,11 @@ def half_widths(model: FittedModel, gpu: GpuSpec, latency_us: Floats, features: 
     new = new_kernels(model.card, gpu.arch, features)
     if new is not False and arch_group(model.card, gpu.arch) != NEW_ARCH_GROUP:
         widths = np.where(new, width_table(model.card, gpu.arch, model.interval, NEW_ARCH_GROUP)[group], widths)
-    learnt = model.card.get(DOUBT_KEY)
-    return widths if learnt is None else widths * doubt(log_ratio, beyond_rates(features), features["stack"], learnt)
+    learnt = model.card.get(UNCERTAINTY_KEY)
+    return widths if learnt is None else widths * uncertainty_factor(log_ratio, non_roofline_share(features), features["stack"], learnt)
 
 
-def doubt(log_ratio: Floats, beyond: Floats, stack: Floats, learnt: float) -> Floats:
+def uncertainty_factor(log_ratio: Floats, beyond: Floats, stack: Floats, learnt: float) -> Floats:
     """How many times less sure than one by a known rate alone an answer is: what was learnt and what no datasheet says add up.
 
     sqrt(1 + (log_ratio / learnt)^2 + beyond^2): on a GPU that was not measured a correction of `learnt` is as doubtful as the rest. 1 where
@@ -233,7 +236,7 @@ def doubt(log_ratio: Floats, beyond: Floats, stack: Floats, learnt: float) -> Fl
     return factor
 
 
-def beyond_rates(features: Mapping[str, Floats]) -> Floats:
+def non_roofline_share(features: Mapping[str, Floats]) -> Floats:
     """Share of the law's latency that neither DRAM nor tensor cores at their rates account for: caches, chains, launches, power."""
     rates = [features[name] for name in ("dram", "tensor") if name in features]
     beyond: Floats = 1.0 - np.exp(functools.reduce(np.maximum, rates))

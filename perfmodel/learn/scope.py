@@ -83,9 +83,9 @@ def inside(pairs: Pairs, columns: Mapping[str, Any]) -> Any:
     return _members(pairs)[stack, dtype, kv]
 
 
-def outside_model(gpu: GpuSpec, what: str, model: FittedModel) -> FittedModel:
+def outside_model(gpu: GpuSpec, model_key: str, model: FittedModel) -> FittedModel:
     """What answers where a correction does not hold: the shipped calibration, or the correction itself where it is gone."""
-    return shipped_model(gpu.name, what) or unscoped(model)
+    return shipped_model(gpu.name, model_key) or unscoped(model)
 
 
 def unscoped(model: FittedModel) -> FittedModel:
@@ -96,9 +96,9 @@ def unscoped(model: FittedModel) -> FittedModel:
 Ask = Callable[[OperatorTable, FittedModel], Any]
 
 
-def scoped(gpu: GpuSpec, what: str, columns: OperatorTable, model: FittedModel, scope: Scope, ask: Ask) -> Any:
+def scoped(gpu: GpuSpec, model_key: str, columns: OperatorTable, model: FittedModel, scope: Scope, ask: Ask) -> Any:
     """The answers of a model within its scope and of the shipped one outside of it; `ask(columns, model)` gives OperatorPredictions."""
-    own, other = unscoped(model), outside_model(gpu, what, model)
+    own, other = unscoped(model), outside_model(gpu, model_key, model)
     mine = inside(scope.holds_for, columns)
     pieces = []
     for rows, held in ((np.flatnonzero(mine), True), (np.flatnonzero(~mine), False)):

@@ -31,7 +31,7 @@ out whole say (fit/left_out_paths); without the entry no wider."""
 TREE_NAMES = (
     "tree_names"  # card entry of a GPU's own tree: the stacks and kernels it was shown; asked about another, it is asked about none
 )
-SETTLED = "settled_share"
+SCALED_TREE = "settled_share"
 TREE_SHARES = "tree_shares"
 KNOWN_ARCH_GROUP, NEW_ARCH_GROUP = "known", "new"
 HIDDEN = -1.0  # a name that is not shown; 0 is a name that nobody gave
@@ -112,7 +112,7 @@ def tree_share(card: Mapping[str, Any], arch: str, features: Mapping[str, Floats
     say nothing of another's kernels (H100 left out: prefill 16.0 % with all of a tree that knows H200's torch rows, 14.7 with half).
     """
     known = card.get(CARD_KEY)
-    if known is None or card.get(SETTLED):
+    if known is None or card.get(SCALED_TREE):
         return 1.0
     if tensor_path(arch) not in known:
         return NEW_PATH_SHARE
@@ -140,9 +140,9 @@ def path_margin(card: Mapping[str, Any], arch: str) -> float:
     return 1.0 if known is None or "prior" in card or tensor_path(arch) in known else float(card.get(PATH_MARGIN, 1.0))
 
 
-def settled(model: FittedModel, arch: str, features: Mapping[str, Floats] | None = None) -> FittedModel:
+def with_scaled_tree(model: FittedModel, arch: str, features: Mapping[str, Floats] | None = None) -> FittedModel:
     """The same answers on an architecture, for most of the rows, from a tree that is used in full: more rounds can be added to it."""
     share = float(np.median(tree_share(model.card, arch, features)))
     if model.residual is None or (share == 1.0 and features is None):
         return model
-    return replace(model, residual=model.residual.scaled(share) if share < 1.0 else model.residual, card={**model.card, SETTLED: share})
+    return replace(model, residual=model.residual.scaled(share) if share < 1.0 else model.residual, card={**model.card, SCALED_TREE: share})

@@ -83,7 +83,7 @@ class Part:
     fitted to); unnamed: whether they name neither stack nor kernel where that decides what runs.
     """
 
-    what: str
+    model_key: str
     rows: Any
     model: FittedModel
     share: float
@@ -97,44 +97,44 @@ def _answering(gpu: GpuSpec, columns: OperatorTable, calibration: CalibrationLik
     card and its routing kernels, not of a type. Evidence, H100 served in MXFP4, shipped rows of 16 and 8 bits: TTFT median 15.8 % so,
     18.5 % with everyone's constants.
     """
-    for what, piece in parts(columns):
-        model = resolve(gpu, what, calibration)
+    for model_key, piece in parts(columns):
+        model = resolve(gpu, model_key, calibration)
         unseen = unseen_types(model.card, columns) if model.tier != "spec" else False
         if isinstance(unseen, bool) or not unseen.any():
-            yield from _parts_of(what, columns, piece, model)
+            yield from _parts_of(model_key, columns, piece, model)
         else:
             rows = np.arange(len(unseen))[piece]
-            spec = prior_model(gpu, what)
+            spec = prior_model(gpu, model_key)
             if columns.kind == "moe":
                 spec = dataclasses.replace(spec, constants=model.constants)
             for each, found in ((rows[~unseen[rows]], model), (rows[unseen[rows]], spec)):
                 if len(each):
-                    yield from _parts_of(what, columns, each, found)
+                    yield from _parts_of(model_key, columns, each, found)
 
 
-def _parts_of(what: str, columns: OperatorTable, piece: Any, model: FittedModel) -> Iterator[Part]:
+def _parts_of(model_key: str, columns: OperatorTable, piece: Any, model: FittedModel) -> Iterator[Part]:
     """The parts of those rows of a table that one law answers."""
     stack, kernel = (columns[name][piece] for name in ("stack", "kernel"))
-    own_kernels = MODELS[what].kind in BY_STACK
+    own_kernels = MODELS[model_key].kind in BY_STACK
     if STACKS_KEY not in model.card and not own_kernels:
         if len(stack):
-            yield Part(what, piece, model, 1.0, unnamed=False)
+            yield Part(model_key, piece, model, 1.0, unnamed=False)
         return
     stack = stack.astype(np.intp)
     group = 0 * stack
     if STACKS_KEY in model.card:
-        group = group + _strangers(tuple(model.card[STACKS_KEY]))[stack]
+        group = group + _outside_fit(tuple(model.card[STACKS_KEY]))[stack]
     if own_kernels:
         group = group + 2 * ((stack == ANY_STACK) & (kernel == 0))
     shares = 1.0, float(model.card.get(OTHER_STACKS_KEY, 0.0))
     found = np.flatnonzero(np.bincount(group)).tolist()
     for code in found:
         rows = piece if len(found) == 1 else np.arange(columns.rows)[piece][group == code]
-        yield Part(what, rows, model, shares[code % 2], unnamed=code > 1)
+        yield Part(model_key, rows, model, shares[code % 2], unnamed=code > 1)
 
 
 @functools.lru_cache(maxsize=64)
-def _strangers(known: tuple[str, ...]) -> npt.NDArray[np.intp]:
+def _outside_fit(known: tuple[str, ...]) -> npt.NDArray[np.intp]:
     """By code of a stack: 1 where it is none of `known`."""
     found = np.ones(len(STACKS), dtype=np.intp)
     found[[stack_code(name) for name in known]] = 0
@@ -143,7 +143,7 @@ def _strangers(known: tuple[str, ...]) -> npt.NDArray[np.intp]:
 
 def _answer(gpu: GpuSpec, part: Part, columns: OperatorTable) -> OperatorPredictions:
     """The answer to a part of a table, or to a chunk of it."""
-    everything = universal_model(part.what) if part.unnamed else None
+    everything = universal_model(part.model_key) if part.unnamed else None
     stacks = measured_stacks(everything.card, gpu.arch) if everything is not None else []
     return _any_stack(gpu, part, columns, stacks) if stacks else _predicted(gpu, part, columns)
 
@@ -151,11 +151,11 @@ def _answer(gpu: GpuSpec, part: Part, columns: OperatorTable) -> OperatorPredict
 def _predicted(gpu: GpuSpec, part: Part, columns: OperatorTable) -> OperatorPredictions:
     """What the part's model says; with a share below 1, the spec tier's answer and interval, moved by that share of its correction."""
     if part.share >= 1.0:
-        return predict_columns(gpu, part.what, columns, part.model)
-    base = predict_columns(gpu, part.what, columns, prior_model(gpu, part.what))
+        return predict_columns(gpu, part.model_key, columns, part.model)
+    base = predict_columns(gpu, part.model_key, columns, prior_model(gpu, part.model_key))
     if part.share <= 0.0:
         return base
-    own = predict_columns(gpu, part.what, columns, part.model)
+    own = predict_columns(gpu, part.model_key, columns, part.model)
     moved = (own.latency_us / base.latency_us) ** part.share
     ends = within(base.latency_us * moved, base.low_us * moved, base.high_us * moved, own.least_us)
     return dataclasses.replace(own, **dict(zip(("latency_us", "low_us", "high_us"), ends, strict=True)))
@@ -170,20 +170,20 @@ def _any_stack(gpu: GpuSpec, part: Part, columns: OperatorTable, stacks: Sequenc
     answers = []
     for stack in stacks:
         asked = columns.having(stack=0.0 * columns["stack"] + stack)
-        answers.append(_predicted(gpu, next(_parts_of(part.what, asked, slice(None), part.model)), asked))
+        answers.append(_predicted(gpu, next(_parts_of(part.model_key, asked, slice(None), part.model)), asked))
     latency, high = (np.reshape([getattr(answer, name) for answer in answers], (len(stacks), -1)) for name in ("latency_us", "high_us"))
     least = answers[0].least_us  # of the work, whoever does it
     bounds = within(*between(latency, np.log(high / latency)), least)
     apart = np.abs(np.log(latency / bounds[0]))
     nearest = (apart < apart.min(axis=0) + TIE).argmax(axis=0)  # of an even number two are: the first, whatever rounding says
-    model = part.model if part.share > 0.0 else prior_model(gpu, part.what)
+    model = part.model if part.share > 0.0 else prior_model(gpu, part.model_key)
     beyond = outside(model, gpu, answers[0].terms, columns) & ~NAMES  # by sizes and types: the same for every stack
     if len(nearest) == 1:
         return OperatorPredictions(*bounds, answers[int(nearest[0])].terms, model, beyond, least)
 
-    def told(values: Sequence[npt.NDArray[np.float64]]) -> Any:
+    def nearest_stack(values: Sequence[npt.NDArray[np.float64]]) -> Any:
         return np.stack(values)[nearest, np.arange(len(nearest))]
 
-    seconds = {name: told([answer.terms.seconds[name] for answer in answers]) for name in answers[0].terms.seconds}
-    terms = OperatorTerms(told([answer.terms.latency_s for answer in answers]), seconds, {})
+    seconds = {name: nearest_stack([answer.terms.seconds[name] for answer in answers]) for name in answers[0].terms.seconds}
+    terms = OperatorTerms(nearest_stack([answer.terms.latency_s for answer in answers]), seconds, {})
     return OperatorPredictions(*bounds, terms, model, beyond, least)

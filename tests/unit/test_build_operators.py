@@ -12,9 +12,9 @@ from perfmodel.fit.operator_models import _better_alone
 from perfmodel.fit.trees import LEARNT_LOG, NEW_ARCH_MARGIN, ONE_GPU_LEAST, ONE_GPU_MARGIN, alike, choose_shares, mean_error, with_widths
 from perfmodel.hw import gpu
 from perfmodel.learn.calibration import resolve
-from perfmodel.learn.card import DOUBT_KEY
+from perfmodel.learn.card import UNCERTAINTY_KEY
 from perfmodel.learn.model import FittedModel
-from perfmodel.learn.operators import beyond_rates, half_widths
+from perfmodel.learn.operators import half_widths, non_roofline_share
 from perfmodel.learn.transfer import TREE_SHARES
 
 ARCHS = {"a": "sm_80", "b": "sm_90", "c": "sm_90", "d": "sm_89", "e": "sm_86", "f": "sm_90"}
@@ -85,7 +85,7 @@ def test_a_width_is_that_of_a_row_without_doubt_and_a_doubtful_row_gets_more_of_
     found = half_widths(model, gpu("l40s"), latency_us, features, learnt)
     sure = model.card["half_widths"]["new"]
     np.testing.assert_allclose(found, [sure[1] * factor, sure[1], sure[4]])  # the last one's stack is not named
-    plain = replace(model, card={key: value for key, value in model.card.items() if key != DOUBT_KEY})
+    plain = replace(model, card={key: value for key, value in model.card.items() if key != UNCERTAINTY_KEY})
     np.testing.assert_allclose(half_widths(plain, gpu("l40s"), latency_us, features, learnt), [sure[1], sure[1], sure[4]])
 
 
@@ -102,8 +102,8 @@ def test_regimes_have_widths_of_their_own_only_where_no_stack_is_named() -> None
 
 def test_the_share_beyond_known_rates_is_what_neither_memory_nor_tensor_cores_explain() -> None:
     features = {"dram": np.log([0.2, 0.9]), "tensor": np.log([0.6, 0.1])}
-    np.testing.assert_allclose(beyond_rates(features), [0.4, 0.1])
-    np.testing.assert_allclose(beyond_rates({"dram": features["dram"]}), [0.8, 0.1])  # operators that do not multiply
+    np.testing.assert_allclose(non_roofline_share(features), [0.4, 0.1])
+    np.testing.assert_allclose(non_roofline_share({"dram": features["dram"]}), [0.8, 0.1])  # operators that do not multiply
 
 
 def test_an_architecture_alone_answers_only_where_other_gpus_say_so() -> None:

@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 
-from perfmodel.calibrate.outliers import disturbed
+from perfmodel.calibrate.outliers import outliers
 from perfmodel.fit.operator_models import load
-from perfmodel.fit.trees import undisturbed
+from perfmodel.fit.trees import without_outliers
 
 SIZES = (1.0, 2.0, 4.0, 8.0)
 
@@ -21,7 +21,7 @@ def grid() -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def found(columns: dict[str, np.ndarray], latency: np.ndarray) -> list[int]:
-    return np.flatnonzero(disturbed("mla", columns, np.full(len(latency), "l40s"), latency)).tolist()
+    return np.flatnonzero(outliers("mla", columns, np.full(len(latency), "l40s"), latency)).tolist()
 
 
 def test_a_single_slow_row_is_found_and_nothing_else() -> None:
@@ -39,6 +39,6 @@ def test_a_slow_kernel_is_no_disturbance() -> None:
 
 def test_public_rows_of_latent_attention_have_a_few() -> None:
     rows = load("mla_decode")
-    kept = undisturbed(rows)
+    kept = without_outliers(rows)
     assert 5 <= len(rows) - len(kept) <= 30
-    assert len(undisturbed(load("memory"))) == len(load("memory"))
+    assert len(without_outliers(load("memory"))) == len(load("memory"))

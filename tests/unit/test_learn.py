@@ -22,7 +22,7 @@ from perfmodel.calibrate.design import calibration_points, sweep_points, write_p
 from perfmodel.calibrate.kernel import fit_kernel, law, read_rows, take
 from perfmodel.errors import InputError
 from perfmodel.evaluate.baselines import BASELINES
-from perfmodel.evaluate.cross_validate import crossfit
+from perfmodel.evaluate.cross_validate import cross_validate
 from perfmodel.evaluate.ranking import KS, Sweep, evaluate_ranking, over_library, random_regret, read_sweeps, regret, steady_rows
 from perfmodel.kernels import gemm
 from perfmodel.kernels.configs import parse_configs
@@ -586,11 +586,11 @@ def test_crossfit_judges_on_other_shapes() -> None:
     frame = frame[frame["dtype"] == "bf16"]
     few = frame.groupby(["m", "n", "k"]).head(40)
     sweeps = read_sweeps("gemm", few)[::3]
-    predictor = crossfit("gemm", H200, sweeps, rows=80, folds=2)
+    predictor = cross_validate("gemm", H200, sweeps, rows=80, folds=2)
     latency, low, high = predictor(sweeps[0])
     assert latency.shape == (len(sweeps[0].configs),) and (low < latency).all() and (latency < high).all()
     with pytest.raises(InputError, match="8 or more shapes"):
-        crossfit("gemm", H200, sweeps[:7], rows=80)
+        cross_validate("gemm", H200, sweeps[:7], rows=80)
 
 
 # provenance of the rows

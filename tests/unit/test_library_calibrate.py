@@ -109,15 +109,15 @@ def test_a_saved_calibration_outlives_the_shipped_ones_that_it_was_fitted_beside
     Calibration("h200_sxm", fit_table("gemm", gpu("h200_sxm"), rows, prior=None)).save(tmp_path)
     stored = load_calibration(tmp_path)
     entry = stored.models["gemm"].card[kriging.CARD_KEY]
-    shipped = dict(operators.kin(gpu("h200_sxm"), "gemm"))
-    assert entry[operators.KIN] == operators.kin_digests(shipped)
+    shipped = dict(operators.covariate_models(gpu("h200_sxm"), "gemm"))
+    assert entry[operators.COVARIATES] == operators.covariate_digests(shipped)
     before = predict_frame("gemm", rows, "h200_sxm", calibration=stored)["latency_us"]
     (gone, _), (name, model), *rest = shipped.items()
     assert model.residual is not None
     refitted = replace(model, residual=model.residual.scaled(0.9), card={**model.card, TREE_DIGEST: "another"})
-    monkeypatch.setattr(operators, "kin", lambda asked, what: {name: refitted, **dict(rest)})
+    monkeypatch.setattr(operators, "covariate_models", lambda asked, model_key: {name: refitted, **dict(rest)})
     after = predict_frame("gemm", rows, "h200_sxm", calibration=load_calibration(tmp_path))["latency_us"]
-    assert gone not in operators.kin(gpu("h200_sxm"), "gemm")
+    assert gone not in operators.covariate_models(gpu("h200_sxm"), "gemm")
     errors = [float(np.mean(np.abs(answer / rows["latency_us"] - 1))) for answer in (before, after)]
     assert not np.allclose(before, after, rtol=1e-6) and np.allclose(before, after, rtol=0.1)
     assert errors[1] < 1.2 * errors[0] < 0.1

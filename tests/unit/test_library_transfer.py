@@ -23,10 +23,10 @@ from perfmodel.learn.transfer import (
     TREE_SHARES,
     blank,
     known_pairs,
-    settled,
     tensor_path,
     tree_share,
     visible,
+    with_scaled_tree,
 )
 from perfmodel.library.attention_paths import PATHS
 from perfmodel.ops import OperatorTable
@@ -237,8 +237,8 @@ def test_half_of_a_tree_counts_on_a_tensor_path_that_it_never_saw() -> None:
     model = fitted_tree()
     assert tree_share(model.card, "sm_89") == 1.0 and tree_share(model.card, "sm_100") == NEW_PATH_SHARE
     assert tree_share({}, "sm_100") == 1.0
-    assert settled(model, "sm_89") is model
-    half = settled(model, "sm_90")
+    assert with_scaled_tree(model, "sm_89") is model
+    half = with_scaled_tree(model, "sm_90")
     assert tree_share(half.card, "sm_90") == 1.0
     asked = {"a": np.array([0.1, 0.9]), "b": np.array([0.5, 0.5])}
     assert model.residual is not None and half.residual is not None
@@ -252,7 +252,7 @@ def test_the_share_of_a_tree_depends_on_whether_the_architecture_was_measured() 
     assert (tree_share(card, "sm_80"), tree_share(card, "sm_89"), tree_share(card, "sm_90")) == (1.0, 0.75, NEW_PATH_SHARE)
     model = replace(fitted_tree(), card=card)
     asked = {"a": np.array([0.1, 0.9]), "b": np.array([0.5, 0.5])}
-    part = settled(model, "sm_89")
+    part = with_scaled_tree(model, "sm_89")
     assert model.residual is not None and part.residual is not None and tree_share(part.card, "sm_89") == 1.0
     np.testing.assert_allclose(part.residual.log_ratio(asked, 2), 0.75 * model.residual.log_ratio(asked, 2), rtol=1e-5)
 

@@ -17,7 +17,7 @@ from perfmodel.plan.disagg import SplitEstimate
 from perfmodel.plan.estimate import ServingEstimate, estimate
 from perfmodel.plan.flags import Engine
 
-app = typer.Typer(help="Latency with percentiles, throughput and memory of one deployment under given traffic.", add_completion=False)
+app = options.single("Latency with percentiles, throughput and memory of one deployment under given traffic.")
 
 
 @app.command()

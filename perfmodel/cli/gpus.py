@@ -32,6 +32,9 @@ _SHOWN = {
 }
 
 
+Name = Annotated[str, typer.Argument(help="A GPU, by any of its names.")]
+
+
 @app.callback(invoke_without_command=True)
 def main(context: typer.Context, json_: output.Json = False, csv_: output.Csv = False) -> None:
     """List the known GPUs."""
@@ -64,7 +67,7 @@ def list_(context: typer.Context, json_: output.Json = False, csv_: output.Csv =
 
 
 @app.command()
-def show(context: typer.Context, name: str, json_: output.Json = False, csv_: output.Csv = False) -> None:
+def show(context: typer.Context, name: Name, json_: output.Json = False, csv_: output.Csv = False) -> None:
     """Show one GPU: each number with its source."""
     json_, csv_ = _format(context, json_, csv_)
     spec = gpu(name)
@@ -84,7 +87,7 @@ def show(context: typer.Context, name: str, json_: output.Json = False, csv_: ou
 @app.command("lint")
 def lint_command(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument()] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="GPUs to check; all without a name.")] = None,
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:

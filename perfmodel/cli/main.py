@@ -48,7 +48,7 @@ _OUTSIDE = (
 )
 """What a file system says of somebody's files: not a fault of this program."""
 _HELP = """\
-usage: perfmodel VERB ... [--json | --csv]
+usage: perfmodel VERB ... [--json | --csv] [--wide]
 
 Predicts GPU performance without a GPU.
 
@@ -56,6 +56,8 @@ verbs:
 {verbs}
 
   perfmodel VERB --help says more; perfmodel --version prints the version.
+  --json and --csv print every digit; a table drops the columns that a terminal has no room for, but with --wide.
+  eval "$(perfmodel --show-completion bash)" completes words and values in this shell (or zsh, fish).
 
 example:
   perfmodel rank gemm --gpu h100_sxm -m 4096 -n 14336 -k 4096 --dtype bf16 --top-k 8
@@ -65,6 +67,11 @@ example:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     _open_streams()
+    if (words := os.environ.get("_PERFMODEL_COMPLETE")) is not None:
+        from perfmodel.cli.completion import completions
+
+        print("\n".join(completions(words.split("\n"), list(VERBS))))
+        sys.exit(0)
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -136,6 +143,14 @@ def _dispatch(arguments: list[str]) -> int:
         print(_HELP.format(verbs="\n".join(f"  {name:{width}}  {what}" for name, what in VERBS.items())), end="")
         return 0
     verb, *rest = arguments
+    if verb == "--show-completion":
+        from perfmodel.cli.completion import script
+
+        print(script(rest))
+        return 0
+    if "--wide" in rest:
+        os.environ["PERFMODEL_WIDE"] = "1"
+        rest = [word for word in rest if word != "--wide"]
     if verb in ("-V", "--version"):
         print(f"perfmodel {__version__}")
         return 0
@@ -147,8 +162,10 @@ def _dispatch(arguments: list[str]) -> int:
 def _command(verb: str, arguments: list[str]) -> int:
     import typer
 
-    app = importlib.import_module(f"perfmodel.cli.{verb}").app
-    command = typer.main.get_command(app)
+    from perfmodel.cli.examples import add_examples
+
+    command = typer.main.get_command(importlib.import_module(f"perfmodel.cli.{verb}").app)
+    add_examples(command, verb)
     try:
         # not command.main(): it has its own ideas about Ctrl-C and broken pipes
         with command.make_context(f"perfmodel {verb}", arguments) as context:

@@ -15,7 +15,7 @@ from perfmodel.plan.memory import MemoryLedger, memory_ledger
 from perfmodel.plan.parallel import Parallel
 from perfmodel.units import GIB, MIB
 
-app = typer.Typer(help="Memory of one GPU of an engine, line by line, and its KV cache; needs no GPU.", add_completion=False)
+app = options.single("Memory of one GPU of an engine, line by line, and its KV cache; needs no GPU.")
 CONTEXTS = (2048, 8192, 32768, 131072)
 Text = str | None
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from perfmodel.cli import options
 from perfmodel.cli.output import Csv, Json, check_format, write_csv, write_json, write_table
 from perfmodel.cli.wording import as_options
 from perfmodel.plan.catalogue import models
@@ -14,7 +15,7 @@ from perfmodel.plan.model import ModelSpec, load_model
 from perfmodel.plan.parallel import Parallel
 from perfmodel.plan.tensors import active_parameters, parameters
 
-app = typer.Typer(help="The bundled models, or any one: a name, a config.json or its folder, a hub id.", add_completion=False)
+app = options.single("The bundled models, or any one: a name, a config.json or its folder, a hub id.")
 
 
 @app.command()

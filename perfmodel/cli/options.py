@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfmodel.ops.operator import Operator
 
 # Sizes are text here: the library's own check names the field, the value and what is allowed, in one line.
-Gpu = Annotated[str, typer.Option("--gpu", help="GPU to ask about: any name `perfmodel gpus` lists, an alias, or the driver's.")]
+Gpu = Annotated[str, typer.Option("--gpu", help="GPU: any name `perfmodel gpus` lists, an alias, or the driver's.")]
 M = Annotated[str, typer.Option("-m", metavar="ROWS", help="Rows of A and C: tokens.")]
 N = Annotated[str, typer.Option("-n", metavar="COLUMNS", help="Columns of C: output features.")]
 K = Annotated[str, typer.Option("-k", metavar="DEPTH", help="Columns of A: what is summed over.")]
@@ -57,8 +57,13 @@ def title(op: Operator, kernel: str) -> str:
     return " ".join([kernel, *(f"{name}={value}" for name, value in op_sizes(op, kernel).items()), op.dtype])
 
 
+def single(what: str) -> typer.Typer:
+    """The application of a verb that is one command: plain help, no completion script of its own, Python's tracebacks."""
+    return typer.Typer(help=what, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
 def verb(what: str, *, alone: bool = False) -> typer.Typer:
-    """The application of one verb: plain help, no completion script, Python's tracebacks. An `alone` one needs no further word."""
+    """The application of a verb with several commands, in the same style. An `alone` one needs no further word."""
     app = typer.Typer(help=what, no_args_is_help=not alone, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(lambda: None)  # so that a verb with one command still names it
     return app

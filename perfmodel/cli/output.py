@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from perfmodel.errors import InputError
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Csv = Annotated[bool, typer.Option("--csv", help="CSV on stdout.")]
 Row = Mapping[str, Any]
+WIDE = "PERFMODEL_WIDE"  # set by `--wide`: a table on a terminal keeps all its columns
 
 
 def check_format(json_: bool, csv_: bool) -> None:
@@ -53,7 +55,7 @@ def write_csv(rows: Sequence[Row], columns: Sequence[str] = ()) -> None:
 
 
 def write_table(rows: Sequence[Row], columns: Sequence[str] = (), *, head: Sequence[str] = ()) -> None:
-    """Lines of `head`, then a table for people to read; numbers to four digits."""
+    """Lines of `head`, then a table for people to read; numbers to three digits."""
     columns = columns or list(rows[0] if rows else ())
     cells = [[shown(row.get(c)) for c in columns] for row in rows]
     right = [all(isinstance(row.get(c), int | float | None) for row in rows) for c in columns]
@@ -75,7 +77,7 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        digits = 3 - math.floor(math.log10(abs(value))) if value else 0
+        digits = 2 - math.floor(math.log10(abs(value))) if value else 0
         return f"{value:.{min(max(digits, 0), 6)}f}"
     if isinstance(value, Mapping):
         return " ".join(f"{k}={shown(v)}" for k, v in value.items())
@@ -94,16 +96,30 @@ def _rich(lines: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence
 
     widths = [max(map(len, column)) + 2 for column in zip(columns, *cells, strict=True)]
     console = Console()
-    console.width = max(console.width, sum(widths))  # a terminal that is too narrow wraps whole lines; cells cut in two are unreadable
+    shown_columns = len(columns) if os.environ.get(WIDE) else fitting(widths, console.width)
+    console.width = max(console.width, sum(widths[:shown_columns]))  # cells cut in two are unreadable: the terminal wraps whole lines
     for line in lines:
         console.print(Text(line))
-    if columns:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for column, number in zip(columns, right, strict=True):
-            table.add_column(column, justify="right" if number else "left", no_wrap=True)
-        for row in cells:
-            table.add_row(*map(Text, row))
-        console.print(table)
+    if not columns:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column, number in zip(columns[:shown_columns], right, strict=False):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*map(Text, row[:shown_columns]))
+    console.print(table)
+    if shown_columns < len(columns):
+        console.print(Text(f"not shown: {', '.join(columns[shown_columns:])} (--wide shows all)"))
+
+
+def fitting(widths: Sequence[int], room: int) -> int:
+    """How many columns, from the left, fit a terminal of `room` characters, one at least: the first ones say most."""
+    used = 0
+    for count, width in enumerate(widths):
+        used += width
+        if count and used - 2 > room:
+            return count
+    return len(widths)
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from perfmodel.plan.parallel import Parallel
 from perfmodel.plan.result import Plan
 from perfmodel.plan.search import plan
 
-app = typer.Typer(help="Choose GPUs, parallelism and batch for a model and its traffic; needs no GPU.", add_completion=False)
+app = options.single("Choose GPUs, parallelism and batch for a model and its traffic; needs no GPU.")
 _COLUMNS = (
     "gpus", "gpu", "replicas", "parallel", "quantization", "concurrency", "ttft_ms", "tpot_ms", "tpot_80_percent", "requests_per_s",
     "tok_s_per_gpu", "usd_per_hour", "tier", "why_not",

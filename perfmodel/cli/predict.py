@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from perfmodel.boundary import parse_json
 from perfmodel.cli import collectives, options, output
-from perfmodel.cli.operators import add_operator
+from perfmodel.cli.operators import add_operator, combinations
 from perfmodel.errors import InputError, NoAnswerError, shown
 from perfmodel.ops.operator import Operator
 from perfmodel.predict import predict as predict_op
@@ -36,7 +37,7 @@ def commands(app: typer.Typer, present: Show) -> None:
     """One command an operator; each answers a question and presents the prediction."""
     app.command("gemm")(_gemm(present))
     for verb, (name, what) in OPERATORS.items():
-        add_operator(app, verb, name, what, _library(present))
+        add_operator(app, verb, name, what, _library(present), several=True)
     collectives.add_predictions(app, functools.partial(answer, present=present))
 
 
@@ -54,14 +55,15 @@ def _gemm(present: Show) -> Callable[..., None]:
         csv_: output.Csv = False,
     ) -> None:
         """C[m,n] = A[m,k] B[k,n], by the library or, with --config, by one config of a Triton kernel."""
-        _library(present)(options.gemm(m, n, k, dtype), gpu, config, stack, calibration, json_, csv_)
+        asked = combinations({"m": m, "n": n, "k": k, "dtype": dtype})
+        _library(present)([options.gemm(**each) for each in asked], gpu, config, stack, calibration, json_, csv_)
 
     return gemm
 
 
 def _library(present: Show) -> Callable[..., None]:
     def ask(
-        op: Operator,
+        ops: list[Operator],
         gpu: options.Gpu,
         config: Config = None,
         stack: Stack = None,
@@ -71,7 +73,18 @@ def _library(present: Show) -> Callable[..., None]:
     ) -> None:
         output.check_format(json_, csv_)
         one = None if config is None else one_config(config)
-        answer(op, gpu, stack, calibration, json_=json_, csv_=csv_, present=present, config=one)
+        gpus = [each["gpu"] for each in combinations({"gpu": gpu})]
+        if len(ops) * len(gpus) == 1:
+            answer(ops[0], gpu, stack, calibration, json_=json_, csv_=csv_, present=present, config=one)
+        elif present is not show:
+            raise InputError("explain answers one question at a time: give one GPU and one value of each option")
+        else:
+            found = [
+                (op, each, predict_op(op, each, stack=stack, config=one, calibration=options.calibration(calibration)))
+                for each in gpus
+                for op in ops
+            ]
+            show_all(found, json_=json_, csv_=csv_)
 
     return ask
 
@@ -121,6 +134,17 @@ def show(found: Prediction, title: str, *, json_: bool, csv_: bool) -> None:
         head += [output.shown(found.detail)] if found.detail else []
         terms = sorted(found.terms.items(), key=lambda item: -item[1])
         output.write_table([{"alone": name, "us": us} for name, us in terms], head=[*head, ""])
+
+
+def show_all(found: list[tuple[Operator, str, Prediction]], *, json_: bool, csv_: bool) -> None:
+    """Print the answers to lists: a row each, with the GPU and the fields that differ."""
+    fields = [f.name for f in dataclasses.fields(found[0][0]) if len({getattr(op, f.name) for op, *_ in found}) > 1]  # type: ignore[arg-type]
+    rows = []
+    for op, gpu, one in found:
+        asked = {"gpu": gpu, **{name: getattr(op, name) for name in fields}}
+        answer_ = {name: getattr(one, name) for name in ("latency_us", "low_us", "high_us", "bound", "tier", "in_domain")}
+        rows.append({**asked, **answer_, "outside": "; ".join(one.outside)})
+    output.write_rows(rows, json_=json_, csv_=csv_)
 
 
 app = options.verb("Predict one operator, or one Triton config, on a GPU.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from perfmodel.cli import options, output, rank_file
 from perfmodel.cli.operators import add_operator
+from perfmodel.errors import unknown_name
 from perfmodel.kernels import config_columns
 from perfmodel.learn.model import find_model
 from perfmodel.ops.operator import Operator
@@ -19,6 +21,7 @@ from perfmodel.tune.rank import rank as rank_configs
 app = options.verb("Rank Triton configs for a problem by predicted latency; needs no GPU.")
 rank_file.add_to(app)
 
+FORMS = ("table", "triton")
 _SHORT = {"group_m": "group", "split_k": "split", "num_splits": "splits", "num_warps": "warps", "num_stages": "stages"}
 Pruned = Annotated[bool, typer.Option("--pruned", help="List every pruned config with its reason.")]
 Replayed = Annotated[
@@ -29,6 +32,7 @@ Replayed = Annotated[
         help="Launched over and over without a flush, so that L2 keeps what fits: nothing (as served), layer or projection (each alone).",
     ),
 ]
+As = Annotated[str, typer.Option("--as", metavar="FORM", help="table, or triton: the configs as triton.Config, to paste into autotune.")]
 _NOTHING_MEASURED = "nothing was ever measured on this GPU for it"  # of the model that answers
 
 
@@ -43,11 +47,12 @@ def gemm(
     configs: options.ConfigFile = None,
     pruned: Pruned = False,
     calibration: options.Calibration = "auto",
+    form: As = "table",
     json_: output.Json = False,
     csv_: output.Csv = False,
 ) -> None:
     """C[m,n] = A[m,k] B[k,n]: the project's own kernel, or with --configs anybody's."""
-    _rank(options.gemm(m, n, k, dtype), gpu, top_k, configs, pruned, calibration, json_, csv_)
+    _rank(options.gemm(m, n, k, dtype), gpu, top_k, configs, pruned, calibration, form, json_, csv_)
 
 
 def _rank(
@@ -57,14 +62,27 @@ def _rank(
     configs: options.ConfigFile = None,
     pruned: Pruned = False,
     calibration: options.Calibration = "auto",
+    form: As = "table",
     json_: output.Json = False,
     csv_: output.Csv = False,
     replayed: Replayed = COLD,
 ) -> None:
     output.check_format(json_, csv_)
+    if form not in FORMS:
+        raise unknown_name("--as", form, FORMS)
     count, cal = options.count("top_k", best), options.calibration(calibration)
     ranking = rank_configs(op, gpu, configs=options.configs(configs), top_k=count, calibration=cal, replayed=replayed)
+    if form == "triton" and not json_ and not csv_:
+        sys.stdout.write("".join(f"{as_triton(row, ranking.kernel)},\n" for row in rows(ranking)))
+        return
     show(ranking, options.title(op, ranking.kernel), pruned=pruned, json_=json_, csv_=csv_)
+
+
+def as_triton(row: dict[str, Any], kernel: str) -> str:
+    """A config as Python that makes a triton.Config: meta-parameters in capitals, as kernels name them."""
+    names = [name for name in config_columns(kernel)[1:] if not name.startswith("num_")]
+    meta = ", ".join(f'"{name.upper()}": {row[name]}' for name in names)
+    return f"triton.Config({{{meta}}}, num_warps={row['num_warps']}, num_stages={row['num_stages']})"
 
 
 for _word, (_name, _what) in options.KERNEL_OPERATORS.items():

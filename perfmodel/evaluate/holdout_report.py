@@ -12,6 +12,7 @@ below. Below that, how the run's own Triton configs rank the exhaustive sweeps o
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,13 @@ def of_other_shapes(judged: Rows, fitted: Rows) -> Rows:
     return judged.take(~np.isin(keys(judged, shape), keys(fitted, shape)))
 
 
+def without_shapes_of(run: pd.DataFrame, judged: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of a run whose m, n, k no judged sweep has."""
+    sides = ["m", "n", "k"]
+    held = {shape for sweep in judged for shape in map(tuple, sweep[sides].drop_duplicates().to_numpy().tolist())}
+    return run[[shape not in held for shape in map(tuple, run[sides].to_numpy().tolist())]]
+
+
 def prove_ranking(name: str) -> pd.DataFrame:
     """One row a sweep, dtype and model (spec tier; fitted to the run's Triton configs): shapes, regret@1, @3, @8, worst @3, mean error.
 
@@ -84,11 +92,15 @@ def prove_ranking(name: str) -> pd.DataFrame:
     spec = find_gpu(name)
     run = read_run(measured_data(f"runs/{spec.name}.parquet"))
     ran = run[(run["what"] == "kernel:gemm") & (run["variant"] != "cublas")]
+    sweeps = {
+        sweep: measured_table(f"gemm/{sweep}_{spec.name}.parquet").drop(columns=["regs", "spills", "shared"])
+        for sweep in ("evaluation", "plain")
+    }
+    ran = without_shapes_of(ran, sweeps.values())
     fitted = fit_kernel("gemm", spec, ran[["m", "n", "k", "dtype", "status", "latency_us", *CONFIG_KEYS]])
     methods = {when: predictor("gemm", spec, model) for when, model in (("before", resolve(spec, "kernel_gemm", None)), ("after", fitted))}
     found = []
-    for sweep in ("evaluation", "plain"):
-        rows = measured_table(f"gemm/{sweep}_{spec.name}.parquet").drop(columns=["regs", "spills", "shared"])
+    for sweep, rows in sweeps.items():
         for dtype in sorted(rows["dtype"].unique()):
             table = evaluate_ranking(read_sweeps("gemm", rows, str(dtype)), spec, methods)[0]
             ours = table[table["method"].isin(list(methods))].rename(columns={"method": "model"})

@@ -12,6 +12,7 @@ from typing import Any
 from perfmodel._resources import shipped
 from perfmodel.boundary import expanded, path_shown
 from perfmodel.errors import InputError, NoAnswerError, shown
+from perfmodel.html import summary
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.model import LEFT_OUT, FittedModel, find_model, left_out_model, read_model
 
@@ -39,6 +40,11 @@ class Calibration:
     def __post_init__(self) -> None:
         if not isinstance(self.models, Mapping) or not all(isinstance(m, FittedModel) for m in self.models.values()):
             raise InputError("models of a Calibration must map names to fitted models, as calibrate_table and load_calibration make them")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: each model and what it rests on."""
+        rows = [{"part": key, "tier": m.tier, "rows": m.card.get("rows", "-"), "model": m.model_id} for key, m in self.models.items()]
+        return summary(f"Calibration of {self.gpu}", rows)
 
     @property
     def kept(self) -> dict[str, Mapping[str, Any]]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from perfmodel.analytic.constants import constant_values
 from perfmodel.errors import InputError, NoAnswerError, shown
+from perfmodel.html import summary
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.hw.node import node
 from perfmodel.hw.spec import GpuSpec
@@ -89,6 +90,13 @@ class ServingEstimate:
     queued: float
     preemptions: int
     notes: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: latencies over requests, and what the deployment gives."""
+        spreads = {"TTFT": self.ttft, "TPOT": self.tpot, "end to end": self.e2e}
+        rows = [{"ms": name, **{p: getattr(s, p) for p in ("mean", "p50", "p90", "p99")}} for name, s in spreads.items()]
+        given = f"{self.throughput_tok_s:.4g} tokens/s on {self.gpus} GPUs, {self.user_tok_s:.3g} of one request"
+        return summary(f"{given}; bound by {self.bound} ({self.tier} tier)", rows)
 
     @property
     def throughput_per_gpu(self) -> float:

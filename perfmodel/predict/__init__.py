@@ -72,7 +72,7 @@ def predict(
 
 
 def predict_table(
-    kind: str, frame: pd.DataFrame, gpu: str | GpuSpec | None = None, *, calibration: CalibrationLike = "auto"
+    kind: str, frame: pd.DataFrame, gpu: str | GpuSpec | None = None, *, calibration: CalibrationLike = "auto", keep_columns: bool = False
 ) -> pd.DataFrame:
     """Predict every row of a table of operators.
 
@@ -87,6 +87,8 @@ def predict_table(
         For all rows, in place of a column gpu.
     calibration : "auto", None, str, Path or Calibration
         As in `predict`.
+    keep_columns : bool
+        Whether the result has the columns of `frame` too, before its own.
 
     Returns
     -------
@@ -106,4 +108,4 @@ def predict_table(
     >>> pm.predict_table("gemm", rows)["tier"].tolist()
     ['calibrated', 'spec']
     """
-    return predict_frame(kind, frame, gpu, calibration=calibration)
+    return predict_frame(kind, frame, gpu, calibration=calibration, keep_columns=keep_columns)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.errors import NoAnswerError
+from perfmodel.html import summary
 
 if TYPE_CHECKING:
     from perfmodel.predict.explain import Explanation
@@ -45,6 +46,13 @@ class Prediction:
     detail: Mapping[str, Any] = field(default_factory=dict)
     outside: tuple[str, ...] = ()
     explainer: Callable[[Prediction], Explanation] | None = field(default=None, repr=False, compare=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, and what each resource alone would take."""
+        title = f"{self.latency_us:.4g} us, 80 % within {self.low_us:.4g} .. {self.high_us:.4g}, bound by {self.bound} ({self.tier} tier)"
+        terms = sorted(self.terms.items(), key=lambda item: -item[1])
+        rows = [{"alone": name, "us": us} for name, us in terms if us > 0]
+        return summary(title if self.in_domain else f"{title}; outside: {'; '.join(self.outside)}", rows)
 
     def explain(self) -> Explanation:
         """What binds this latency, what would have to change, and what it rests on. Raises NoAnswerError for one not made by predict."""

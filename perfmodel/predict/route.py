@@ -96,7 +96,7 @@ def _explain(op: Operator, gpu: GpuSpec, asked: OperatorTable, model: FittedMode
 
 
 def predict_frame(
-    kind: str, frame: pd.DataFrame, gpu: str | GpuSpec | None = None, *, calibration: CalibrationLike = "auto"
+    kind: str, frame: pd.DataFrame, gpu: str | GpuSpec | None = None, *, calibration: CalibrationLike = "auto", keep_columns: bool = False
 ) -> pd.DataFrame:
     """Predict every row of a table of one kind; see predict_table."""
     import pandas as pd
@@ -117,7 +117,8 @@ def predict_frame(
             beyond[here] = found.outside
     outside = pd.Index(labels(range(256))).take(beyond.astype(np.intp))  # in short words; empty inside
     columns = {**numbers, "bound": bound.column(), "tier": tier.column(), "in_domain": beyond == 0, "outside": outside}
-    return pd.DataFrame(columns, index=frame.index)
+    answers = pd.DataFrame(columns, index=frame.index)
+    return pd.concat([frame.drop(columns=list(answers), errors="ignore"), answers], axis=1) if keep_columns else answers
 
 
 class Labels:

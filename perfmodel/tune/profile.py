@@ -82,6 +82,10 @@ class TuneResult:
     source: str
     notes: tuple[str, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the candidates, fastest first."""
+        return str(self.frame.to_html())
+
     @property
     def frame(self) -> pd.DataFrame:
         """One row a candidate, fastest first, failures last."""

@@ -53,6 +53,10 @@ class Ranking:
     def __len__(self) -> int:
         return len(self.order)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the best configs."""
+        return str(self.frame.head(10).to_html())
+
     @property
     def pruned(self) -> list[tuple[dict[str, Any], str]]:
         """(config, reason) of every config that was pruned."""

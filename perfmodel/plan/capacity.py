@@ -55,9 +55,38 @@ def max_concurrency(
     stack: str = "vllm",
     memory_fraction: float | None = None,
 ) -> pd.DataFrame:
-    """How many requests of each context length one engine holds at once: a row a GPU, TP size and context; 0 where the model does not fit.
+    """How many requests of each context length one engine holds at once.
 
-    Columns: gpu, tensor_parallel_size, weights_gib_per_gpu, kv_gib_per_gpu, kv_tokens, context_tokens, max_concurrency with low and high.
+    Parameters
+    ----------
+    model : str, Path, mapping or ModelSpec
+        A bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    gpus : str, GpuSpec or sequence of them
+        Kinds of GPU.
+    contexts : sequence of int
+        Lengths, tokens.
+    tensor_parallel_sizes : sequence of int
+        Engines to look at.
+    quantization : str, optional
+        bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo (AWQ, GPTQ), nvfp4, mxfp4 or a usual alias; None: as published.
+    kv_cache_dtype : str, optional
+        Element type of the KV cache; None: as the model's activations.
+    stack : {"vllm", "sglang", "trtllm"}
+        The serving engine.
+    memory_fraction : float, optional
+        As in `memory_ledger`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a GPU, size and context: gpu, tensor_parallel_size, weights_gib_per_gpu, kv_gib_per_gpu, kv_tokens, context_tokens,
+        max_concurrency with low and high; 0 where the model does not fit.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> bool((pm.max_concurrency("llama-3.1-8b", "l40s", [8192])["max_concurrency"] > 0).any())
+    True
     """
     import pandas as pd
 
@@ -104,15 +133,60 @@ def _whole_numbers(name: str, values: Any, high: int) -> list[int]:
 
 
 def gpus_for(model: Model, gpus: Gpus, *, request_rate: float, isl: int, osl: int, **options: Any) -> pd.DataFrame:
-    """The fewest GPUs of each kind that carry `request_rate` within the limits, a row a kind; `meets` is False where none does.
+    """The fewest GPUs of each kind that carry a request rate within the limits.
 
-    `options` as plan takes them (ttft_ms, tpot_ms, quantization, prices ...). That row then is the nearest, and `tightest` what it misses.
+    Parameters
+    ----------
+    model : str, Path, mapping or ModelSpec
+        A bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    gpus : str, GpuSpec or sequence of them
+        Kinds of GPU.
+    request_rate : float
+        Requests a second.
+    isl, osl : int
+        Tokens in and out of a request.
+    **options
+        As `plan` takes them (ttft_ms, tpot_ms, quantization, prices ...).
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a kind; `meets` is False where none does: that row is the nearest, and `tightest` what it misses.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.gpus_for("llama-3.1-8b", ["h100_sxm"], request_rate=2, isl=512, osl=128)["meets"].tolist()
+    [True]
     """
     return _each_gpu(plan(model, gpus, request_rate=request_rate, isl=isl, osl=osl, **{"objective": "gpus", **options}))
 
 
 def compare(model: Model, gpus: Gpus, *, isl: int, osl: int, **options: Any) -> pd.DataFrame:
-    """The best deployment on each kind of GPU side by side; `tok_s_per_gpu_ratio` and `usd_ratio` against the first row."""
+    """The best deployment on each kind of GPU side by side.
+
+    Parameters
+    ----------
+    model : str, Path, mapping or ModelSpec
+        A bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    gpus : str, GpuSpec or sequence of them
+        Kinds of GPU.
+    isl, osl : int
+        Tokens in and out of a request.
+    **options
+        As `plan` takes them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a kind; `tok_s_per_gpu_ratio` and `usd_ratio` are against the first row.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> len(pm.compare("llama-3.1-8b", ["h100_sxm", "l40s"], isl=512, osl=128))
+    2
+    """
     frame = _each_gpu(plan(model, gpus, isl=isl, osl=osl, **options))
     for name, column in (("tok_s_per_gpu_ratio", "tok_s_per_gpu"), ("usd_per_m_output_ratio", "usd_per_m_output_tokens")):
         frame[name] = frame[column] / frame[column].iloc[0]
@@ -120,10 +194,32 @@ def compare(model: Model, gpus: Gpus, *, isl: int, osl: int, **options: Any) -> 
 
 
 def sensitivity(found: Plan, changes: Sequence[str | Mapping[str, Any]]) -> pd.DataFrame:
-    """What each change does: to the deployment that was chosen, and to the choice. A row a change, the first row as planned.
+    """What each change does, to the deployment that was chosen and to the choice.
 
-    A change is text ("+20 % traffic", "2x context", "-10 % tpot", "fp8", "fp8 kv") or a mapping of plan's arguments. same_*: the chosen
-    deployment under the change (empty where it cannot carry it); best_*: the new choice. Raises InputError for a change it cannot read.
+    Parameters
+    ----------
+    found : Plan
+        What `plan` gave.
+    changes : sequence of str or mapping
+        Text ("+20 % traffic", "2x context", "-10 % tpot", "fp8", "fp8 kv"), or plan's arguments.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a change, the first as planned; same_*: the chosen deployment under it (empty where it cannot carry it);
+        best_*: the new choice.
+
+    Raises
+    ------
+    InputError
+        For a change that it cannot read.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> found = pm.plan("llama-3.1-8b", "h100_sxm", isl=512, osl=128, concurrency=16)
+    >>> len(pm.sensitivity(found, ["+20 % traffic"]))
+    2
     """
     import pandas as pd
 
@@ -148,7 +244,25 @@ def sensitivity(found: Plan, changes: Sequence[str | Mapping[str, Any]]) -> pd.D
 
 
 def what_binds(found: Plan) -> pd.DataFrame:
-    """The limits of a plan's choice and how much of each is used; see Plan.what_binds."""
+    """The limits of a plan's choice, and how much of each is used.
+
+    Parameters
+    ----------
+    found : Plan
+        What `plan` gave.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row a limit.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> found = pm.plan("llama-3.1-8b", "h100_sxm", isl=512, osl=128, tpot_ms=20, concurrency=16)
+    >>> len(pm.what_binds(found)) > 0
+    True
+    """
     if not isinstance(found, Plan):
         raise InputError(f"what_binds is asked of {shown(found)}: expected a plan, as pm.plan returns it")
     return found.what_binds()

@@ -24,7 +24,19 @@ Entry = tuple[Path, Bundled]
 
 
 def models() -> list[str]:
-    """Names of the bundled models, and of the user's own (a folder `models` in the user's data folder), sorted."""
+    """Names of the bundled models, and of one's own (a folder `models` in the user's data folder).
+
+    Returns
+    -------
+    list of str
+        Names that `load_model` takes, sorted.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> "Llama-3.1-8B" in pm.models()
+    True
+    """
     return sorted({entry.name for _, entry in _entries().values()}, key=str.lower)
 
 

@@ -33,7 +33,21 @@ HALVINGS = 14  # of the interval in which the rate of a closed loop is looked fo
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`engines` of one shape that do one of the two jobs."""
+    """Engines of one shape that do one of the two jobs of a disaggregated deployment.
+
+    Parameters
+    ----------
+    engines : int
+        How many.
+    parallel : Parallel
+        The sizes of each.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.Pool(2, pm.Parallel(tp=4)).engines
+    2
+    """
 
     engines: int = 1
     parallel: Parallel = dataclasses.field(default_factory=Parallel)
@@ -91,12 +105,60 @@ def estimate_split(
     requests: int | None = None,
     seed: int = 0,
 ) -> SplitEstimate:
-    """Estimate prefill and decode on pools of their own, for `concurrency` requests in flight or Poisson arrivals at `request_rate`.
+    """Estimate prefill and decode on pools of their own.
 
-    A prompt's cache goes over `link_gb_per_s` (GB/s an engine; default: the network cards of the smaller engine's GPUs) before the
-    second token. prefix_cache_hit_rate: share of each prompt that the prefill engines have; accepted_tokens_per_step: mean tokens a
-    step of the decode engines adds. Closed loops are solved for the rate at which Little's law holds. Raises InputError, and
-    NoAnswerError where the model does not fit or the pools cannot keep up with the rate.
+    Parameters
+    ----------
+    model : str, Path, mapping or ModelSpec
+        A bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    gpu : str or GpuSpec
+        See `gpu`.
+    prefill, decode : Pool
+        The two pools.
+    isl, osl : int
+        Tokens in and out of a request.
+    concurrency : int, optional
+        Requests always in flight, of the whole deployment.
+    request_rate : float, optional
+        Poisson arrivals a second.
+    quantization : str, optional
+        bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo (AWQ, GPTQ), nvfp4, mxfp4 or a usual alias; None: as published.
+    kv_cache_dtype : str, optional
+        Element type of the KV cache; None: as the model's activations.
+    stack : {"vllm", "sglang", "trtllm"}
+        The serving engine.
+    link_gb_per_s : float, optional
+        GB/s an engine at which a prompt's cache moves before the second token; None: the network cards of the smaller engine's GPUs.
+    prefix_cache_hit_rate : float
+        Share of each prompt that the cache has, 0 to 1.
+    accepted_tokens_per_step : float
+        Mean tokens that a decode step adds with speculative decoding (the draft's own time is not counted).
+    calibration : "auto", None, str, Path or Calibration
+        As in `predict`.
+    requests : int, optional
+        How many are simulated; None: enough for steady state.
+    seed : int
+        Of arrivals.
+
+    Returns
+    -------
+    SplitEstimate
+        Milliseconds and tokens a second; closed loops are solved for the rate at which Little's law holds.
+
+    Raises
+    ------
+    InputError
+        For impossible input.
+    NoAnswerError
+        Where the model does not fit, or the pools cannot keep up with the rate.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pool = pm.Pool(1, pm.Parallel(tp=1))
+    >>> found = pm.estimate_split("llama-3.1-8b", "h100_sxm", prefill=pool, decode=pool, isl=1024, osl=128, concurrency=8)
+    >>> found.ttft_ms > 0
+    True
     """
     isl, osl = size("isl", isl, high=MOST_TOKENS), size("osl", osl, high=MOST_TOKENS)
     if osl < 2:

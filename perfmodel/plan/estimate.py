@@ -61,11 +61,26 @@ class Spread:
 class ServingEstimate:
     """How a deployment serves the traffic asked about.
 
-    ttft_ms: time to first token, mean, the client's queueing included; tpot_ms: time per output token after the first, mean; itl, ttft,
-    tpot, e2e: distributions in ms; throughput_tok_s: output tokens a second of the whole deployment; user_tok_s: of one request.
-    low and high: factors that bound tpot and throughput at 80 % (ttft: its own). terms and prefill_terms: ms of a decode step and of one
-    prompt, by operator group. bound: the largest term of whichever takes most of the time. tier: the weakest of the operators' tiers;
-    in_domain: share of the time within what they were fitted on.
+    Attributes
+    ----------
+    ttft_ms, tpot_ms : float
+        Mean time to first token, the client's queueing included, and per output token after it.
+    throughput_tok_s, user_tok_s, requests_per_s : float
+        Output tokens a second of the whole deployment and of one request, and finished requests a second.
+    ttft, tpot, itl, e2e : Spread
+        Distributions over requests, milliseconds.
+    low, high : float
+        Factors that bound tpot and throughput at 80 %.
+    terms, prefill_terms : mapping of str to float
+        Milliseconds of a decode step and of one prompt, by operator group.
+    bound : str
+        The largest term of whichever takes most of the time.
+    tier : str
+        The weakest of the operators' tiers.
+    in_domain : float
+        Share of the time within what they were fitted on.
+    memory : MemoryLedger
+        Of the fullest GPU.
     """
 
     ttft_ms: float
@@ -132,13 +147,69 @@ def estimate(
     host: Overhead | None = None,
     seed: int = 0,
 ) -> ServingEstimate:
-    """Estimate how `model` on `gpu` serves prompts of `isl` and answers of `osl` tokens (numbers, Lognormal, or a trace of lengths).
+    """Estimate how a model on a GPU serves prompts of `isl` and answers of `osl` tokens.
 
-    Traffic is one of: `concurrency` requests always in flight, Poisson arrivals at `request_rate` a second, or `arrival_times_s`.
-    data_parallel_size: attention replicas that share their experts; for a model without experts, separate engines.
-    prefix_cache_hit_rate: share of each prompt already in the cache. accepted_tokens_per_step: mean tokens a decode step adds with
-    speculative decoding (the draft's own time is not counted). host: overheads of your own. Raises InputError for impossible input,
-    NoAnswerError where the model or one request does not fit.
+    Parameters
+    ----------
+    model : str, Path, mapping or ModelSpec
+        A bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    gpu : str or GpuSpec
+        See `gpu`.
+    tensor_parallel_size, pipeline_parallel_size, expert_parallel_size, data_parallel_size : int
+        Sizes of the deployment. Data parallel: attention replicas that share their experts; for a model without experts, separate engines.
+    isl, osl : int, Lognormal or sequence of int
+        Tokens in and out of a request, or their distribution, or a trace.
+    concurrency : int, optional
+        Requests always in flight, of the whole deployment.
+    request_rate : float, optional
+        Poisson arrivals a second.
+    arrival_times_s : sequence of float, optional
+        When requests arrive, seconds. Give one of the three.
+    quantization : str, optional
+        bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo (AWQ, GPTQ), nvfp4, mxfp4 or a usual alias; None: as published.
+    kv_cache_dtype : str, optional
+        Element type of the KV cache; None: as the model's activations.
+    stack : {"vllm", "sglang", "trtllm"}
+        The serving engine.
+    framework_version : str
+        Its release, as it writes it (0.11.2, 1.0.0rc3); "": the newest known.
+    calibration : "auto", None, str, Path or Calibration
+        As in `predict`.
+    max_num_batched_tokens, max_num_seqs : int, optional
+        Limits of a step; None: the engine's defaults.
+    memory_fraction : float, optional
+        As in `memory_ledger`.
+    prefix_cache_hit_rate : float
+        Share of each prompt that the cache has, 0 to 1.
+    accepted_tokens_per_step : float
+        Mean tokens that a decode step adds with speculative decoding (the draft's own time is not counted).
+    requests : int, optional
+        How many are simulated; None: enough for steady state.
+    topology : str
+        Machine or path of hwdb/nodes; "auto": the usual one of the GPU.
+    host : Overhead, optional
+        Host overheads of your own, seconds.
+    seed : int
+        Of lengths and arrivals.
+
+    Returns
+    -------
+    ServingEstimate
+        Milliseconds, tokens a second and memory, with 80 % intervals.
+
+    Raises
+    ------
+    InputError
+        For impossible input.
+    NoAnswerError
+        Where the model or one request does not fit.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> found = pm.estimate("llama-3.1-8b", "h100_sxm", isl=1024, osl=128, concurrency=8)
+    >>> found.ttft_ms > 0 and found.tpot_ms > 0
+    True
     """
     card = find_gpu(gpu)
     node(topology, card)  # raises for an unknown one, also where no message crosses it

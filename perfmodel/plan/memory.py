@@ -110,10 +110,44 @@ def memory_ledger(
 ) -> MemoryLedger:
     """Memory of the fullest GPU of one engine.
 
-    memory_fraction is what the stack calls it: vLLM's gpu_memory_utilization (of the card's total: weights, activations and KV), SGLang's
-    mem_fraction_static (of what is free at start: weights and KV), TensorRT-LLM's free_gpu_memory_fraction (of what is free once the
-    engine is loaded: KV). max_num_batched_tokens and max_num_seqs: None takes vLLM's defaults for the card. Raises InputError for an
-    unknown model, GPU or stack and for sizes that cannot be.
+    Parameters
+    ----------
+    model : str, Path, mapping or ModelSpec
+        A bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    gpu : str or GpuSpec
+        See `gpu`.
+    tensor_parallel_size, pipeline_parallel_size, expert_parallel_size, data_parallel_size : int
+        Sizes of the deployment. Data parallel: attention replicas that share their experts; for a model without experts, separate engines.
+    quantization : str, optional
+        bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo (AWQ, GPTQ), nvfp4, mxfp4 or a usual alias; None: as published.
+    kv_cache_dtype : str, optional
+        Element type of the KV cache; None: as the model's activations.
+    stack : {"vllm", "sglang", "trtllm"}
+        The serving engine.
+    memory_fraction : float, optional
+        What the stack calls it: vLLM's gpu_memory_utilization (of the card's total: weights, activations and KV), SGLang's
+        mem_fraction_static (of what is free at start: weights and KV), TensorRT-LLM's free_gpu_memory_fraction (of what is free once the
+        engine is loaded: KV).
+    max_num_batched_tokens, max_num_seqs : int, optional
+        Limits of a step; None: vLLM's defaults for the card.
+    cuda_graphs : bool
+        Whether decode steps are captured.
+
+    Returns
+    -------
+    MemoryLedger
+        Bytes by what they hold, and the tokens of KV that fit.
+
+    Raises
+    ------
+    InputError
+        For an unknown model, GPU or stack, and for sizes that cannot be.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.memory_ledger("llama-3.1-8b", "h100_sxm").weights_bytes > 15e9
+    True
     """
     known_stack(stack)
     spec, card = load_model(model, quantization), find_gpu(gpu)

@@ -88,11 +88,33 @@ class ModelSpec:
 
 
 def load_model(model: str | Path | Mapping[str, Any] | ModelSpec, quantization: str | None = None, assume_dense: bool = False) -> ModelSpec:
-    """The model of a bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    """The model of a name or a config.
 
-    `quantization` re-quantises: bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo (AWQ, GPTQ), nvfp4, mxfp4 and usual aliases; None: as
-    the config says. `assume_dense` reads an unknown architecture as a plain dense transformer. Raises InputError: unknown name (with the
-    nearest), a field that is missing or impossible, an unknown architecture.
+    Parameters
+    ----------
+    model : str, Path, mapping or ModelSpec
+        A bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    quantization : str, optional
+        Quantise anew: bf16, fp16, fp8, fp8_block, int8, int8_wo, int4_wo (AWQ, GPTQ), nvfp4, mxfp4 or a usual alias; None: as the
+        config says.
+    assume_dense : bool
+        Read an unknown architecture as a plain dense transformer.
+
+    Returns
+    -------
+    ModelSpec
+        Layers, widths, vocabulary and element types.
+
+    Raises
+    ------
+    InputError
+        For an unknown name (with the nearest), a field that is missing or impossible, and an unknown architecture.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> len(pm.load_model("llama-3.1-8b").layers) > 0
+    True
     """
     from perfmodel.plan.catalogue import find
 

@@ -14,8 +14,19 @@ from perfmodel.plan.model import ModelSpec
 class Parallel:
     """Sizes of one engine: GPUs = tp x pp x dp.
 
-    tp splits every layer, pp the depth. dp are attention replicas with their own KV cache; they share one set of experts, which
-    all tp x dp GPUs hold: ep of them by whole experts, the rest by slices of each.
+    Parameters
+    ----------
+    tp, pp : int
+        GPUs that split every layer, and that split the depth.
+    ep, dp : int
+        dp attention replicas with their own KV cache share one set of experts, which all tp x dp GPUs hold: ep of them by whole experts,
+        the rest by slices of each.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.Parallel(tp=2, dp=4).gpus
+    8
     """
 
     tp: int = 1

@@ -37,8 +37,15 @@ RUNNERS_UP = 6
 class Plan:
     """Every deployment that was looked at, and the choice among them.
 
-    `rows` hold one deployment each (units in the names; ttft and tpot are means, TPOT leaves out the first token; low and high bound
-    the 80 % interval). `best` is None where none meets the goal: then `nearest` is the one that misses it least.
+    Attributes
+    ----------
+    rows : sequence of Row
+        One deployment each, units in the names; ttft and tpot are means, TPOT leaves out the first token; low and high bound the 80 %
+        interval.
+    best, nearest : Row or None
+        The choice; where none meets the goal, the one that misses it least.
+    frame : pandas.DataFrame
+        The rows as a table.
     """
 
     model: ModelSpec
@@ -333,7 +340,7 @@ def order(row: Row, wanted: Goal) -> tuple[float, ...]:
         "cost": _cost(row, wanted),
         "throughput": -float(row[_most(wanted)]),
     }[wanted.objective]
-    return (0.0 if row["meets"] else 1.0, primary, float(row["gpus"]), -float(row["tok_s_per_user"]))
+    return (float(not row["meets"]), primary, float(row["gpus"]), -float(row["tok_s_per_user"]))
 
 
 def _most(wanted: Goal) -> str:

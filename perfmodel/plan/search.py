@@ -60,19 +60,73 @@ def plan(
     assume_dense: bool = False,
     calibration: CalibrationLike = "auto",
 ) -> Plan:
-    """Look at every deployment of `model` on each kind of GPU and choose.
+    """Look at every deployment of a model on each kind of GPU and choose.
 
-    isl, osl: tokens in and out of a request. ttft_ms, tpot_ms: limits on the means, or on `percentile` (p50, p90, p99 over requests, by
-    simulating candidates in order); TPOT leaves out the first token. request_rate (requests/s) or concurrency: traffic of all
-    engines together; with neither, engines are filled and the best has the most output tokens a second, of total_gpus where that is
-    given, else of a GPU. total_gpus: at most so many of one kind. objective: gpus (fewest), cost (cheapest), throughput; auto is cost
-    where `prices` were given, else gpus where traffic is given, else throughput. prefix_cache_hit_rate: share of each prompt that the
-    cache has; accepted_tokens_per_step: mean tokens a decode step adds with speculative decoding (the draft's own time is not counted).
-    quantization: None as published, a name, a list, or "auto" (as published and fp8). prices: a file or {gpu: US dollars an hour}.
-    max_engine_gpus: largest engine (default one node, or what the model needs).
+    Parameters
+    ----------
+    model : str, Path, mapping or ModelSpec
+        A bundled name or alias, a Hugging Face config (file, folder, dict, or hub id in the local cache), or a ModelSpec.
+    gpus : str, GpuSpec or sequence of them
+        The kinds of GPU to look at.
+    isl, osl : int
+        Tokens in and out of a request.
+    ttft_ms, tpot_ms : float, optional
+        Limits on time to first token and time per output token after it, milliseconds; on the means, or on `percentile`.
+    concurrency : int, optional
+        Requests always in flight, of the whole deployment.
+    request_rate : float, optional
+        Poisson arrivals a second.
+        With neither, engines are filled, and the best has the most output tokens a second.
+    total_gpus : int, optional
+        At most so many of one kind.
+    budget_usd_per_hour : float, optional
+        At most so much.
+    objective : {"auto", "gpus", "cost", "throughput"}
+        The fewest, the cheapest, or the most tokens a second; auto: cost where prices were given, else gpus where traffic is given, else
+        throughput.
+    prefix_cache_hit_rate : float
+        Share of each prompt that the cache has, 0 to 1.
+    accepted_tokens_per_step : float
+        Mean tokens that a decode step adds with speculative decoding (the draft's own time is not counted).
+    percentile : {"mean", "p50", "p90", "p99"}
+        What the limits are on; percentiles are found by simulating candidates in order.
+    quantization : str or sequence, optional
+        None as published, a name, a list, or "auto" (as published and fp8).
+    kv_cache_dtype : str, optional
+        Element type of the KV cache; None: as the model's activations.
+    stack : {"vllm", "sglang", "trtllm"}
+        The serving engine.
+    memory_fraction : float, optional
+        As in `memory_ledger`.
+    prices : str, Path or mapping, optional
+        A file, or US dollars an hour by GPU.
+    max_engine_gpus : int, optional
+        Largest engine; None: one node, or what the model needs.
+    disaggregated : bool
+        Whether prefill and decode on pools of their own are looked at too.
+    assume_dense : bool
+        As in `load_model`.
+    calibration : "auto", None, str, Path or Calibration
+        As in `predict`.
 
-    Returns a Plan; its `best` is None where no deployment meets the goal. Raises InputError for values that cannot be and NoAnswerError
-    where the model fits on none of the GPUs.
+    Returns
+    -------
+    Plan
+        Its `best` is None where no deployment meets the goal.
+
+    Raises
+    ------
+    InputError
+        For values that cannot be.
+    NoAnswerError
+        Where the model fits on none of the GPUs.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> found = pm.plan("llama-3.1-8b", ["h100_sxm", "l40s"], isl=1024, osl=256, tpot_ms=25, concurrency=32)
+    >>> found.best is not None
+    True
     """
     asked = dict(locals())
     specs, stack = find_gpus(gpus), known_stack(stack)

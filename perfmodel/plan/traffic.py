@@ -23,7 +23,26 @@ FASTEST_RATE = 1e6  # requests a second
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Lengths of log-normal distribution: their mean in tokens, and the standard deviation over the mean."""
+    """Lengths of log-normal distribution.
+
+    Parameters
+    ----------
+    mean : float
+        Tokens.
+    cv : float
+        Standard deviation over the mean.
+
+    Raises
+    ------
+    InputError
+        For a mean below 1 or a cv that is negative or too large.
+
+    Examples
+    --------
+    >>> import perfmodel as pm
+    >>> pm.Lognormal(mean=1000, cv=0.5).mean
+    1000
+    """
 
     mean: float
     cv: float

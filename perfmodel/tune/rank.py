@@ -34,8 +34,16 @@ TWIN_PENALTY = 0.05  # about the model's own error on held-out shapes
 class Ranking:
     """Configs of one problem, best first.
 
-    `configs` and `predictions` are the legal ones in the order given, `order` ranks them, `legal_positions` are their
-    places in the whole list; `dropped` are the pruned ones with their `reasons`. `frame` and `pruned` are built when asked for.
+    Attributes
+    ----------
+    frame : pandas.DataFrame
+        One row a config, best first: its fields, latency_us low_us high_us, bound waves blocks_per_sm limiter, in_domain exact_facts.
+    pruned : list of (dict, str)
+        Every config that was pruned, and why.
+    configs, predictions : Configs, ConfigPredictions
+        The legal ones in the order given; `order` ranks them, `legal_positions` are their places in the whole list.
+    dropped, reasons : Configs, tuple of str
+        The pruned ones.
     """
 
     op: Operator

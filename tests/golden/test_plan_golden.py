@@ -163,6 +163,9 @@ ESTIMATES: dict[str, Callable[[], Any]] = {
         "Qwen3-32B", "h100_sxm", tensor_parallel_size=4, isl=1000, osl=200, concurrency=16
     ),
     "Llama-3.1-8B on L20, arrivals": lambda: pm.estimate("Llama-3.1-8B", "l20", isl=800, osl=100, request_rate=1.5, requests=200),
+    "Llama-3.1-8B with a cached prefix and a draft": lambda: pm.estimate(
+        "Llama-3.1-8B", "h100_sxm", isl=3000, osl=100, concurrency=8, prefix_cache_hit_rate=0.5, accepted_tokens_per_step=1.6
+    ),
     "Gemma-3-27B on an H100 whose cache is full": lambda: pm.estimate(
         "Gemma-3-27B", "h100_sxm", isl=4000, osl=400, concurrency=48, requests=96
     ),

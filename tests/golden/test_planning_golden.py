@@ -67,6 +67,7 @@ TABLES: dict[str, Callable[[], pd.DataFrame]] = {
     ),
     "contexts that fit, fp8": lambda: pm.max_concurrency("Gemma-3-27B", "a100_sxm4_80gb", quantization="int4_wo", kv_cache_dtype="fp8"),
     "GPUs for a rate": lambda: pm.gpus_for("Llama-3.1-8B", ["h100_sxm", "l20"], request_rate=20, isl=900, osl=300, tpot_ms=15, ttft_ms=250),
+    "GPUs that fall short": lambda: pm.gpus_for("Llama-3.1-70B", ["h100_sxm", "l40s"], request_rate=2, isl=3000, osl=200, tpot_ms=4),
     "kinds side by side": lambda: pm.compare("Qwen3-8B", ["h100_sxm", "l40s"], isl=1200, osl=400, tpot_ms=20, prices=PRICES),
     "changes": lambda: pm.sensitivity(
         pm.plan("Llama-3.1-8B", "h100_sxm", isl=1000, osl=200, tpot_ms=18, request_rate=30, disaggregated=False),

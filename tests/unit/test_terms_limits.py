@@ -264,3 +264,76 @@ def test_a_limit_without_a_range_counts_as_it_is() -> None:
     plan: Any = SimpleNamespace(goal=Goal(10, 10, percentile="p90", ttft_ms=200.0), check=lambda _: spread)
     found = confirm._simulated(plan, row)
     assert found["meets"] and found["sure"] and found["tightest"] == "GPUs"
+
+
+# Defaults, constants of cards and models, and small spaces
+
+
+def test_bytes_of_elements_in_kernels_text() -> None:
+    from perfmodel.kernels.anykernel.ir import _BITS
+
+    assert {name: bits // 8 for name, bits in _BITS.items()} == {
+        "i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "index": 8,
+    }  # fmt: skip
+
+
+def test_one_origin_is_one_address() -> None:
+    from test_terms_anykernel import access, loop
+
+    from perfmodel.kernels.anykernel.work import Work
+
+    work = Work(200, 200, [Segment((), np.ones(1)), loop()], np.ones(200))
+    assert work._in_window(access(), 10) == 1.0
+    assert work._in_window(access(origin=None), 10) == 10.0
+
+
+def test_a_short_cache_is_not_split() -> None:
+    found = attention_decode.space(pm.gpu("h100_sxm"), kv_len=16, dtype="bf16", batch=1, q_heads=8, kv_heads=8, head_dim=128)
+    assert len(found) and set(found["num_splits"].tolist()) == {1}
+    assert {b["causal"] for b in attention_prefill.binaries(90, "bf16")} == {1}
+
+
+def test_boards_whose_ecc_takes_memory() -> None:
+    from perfmodel.library.arch import inline_ecc
+
+    assert [inline_ecc(pm.gpu(name)) for name in ("l40s", "l20", "a40", "rtx_6000_ada", "rtx_4090", "h100_sxm", "rtx_pro_6000")] == [
+        True, True, True, False, False, False, False,
+    ]  # fmt: skip
+
+
+def test_switches_of_a_start_command_take_no_value() -> None:
+    from perfmodel.plan import engine_flags
+
+    assert VLLM.switches >= engine_flags._VLLM_SWITCHES_WITHOUT_BEARING | engine_flags._VLLM_SWITCHES_UNMODELLED
+    assert not engine_flags._VLLM_VALUES_UNMODELLED & VLLM.switches
+
+
+def test_what_configs_may_leave_out() -> None:
+    assert (
+        FAMILIES["gemma3_text"].defaults["vocab_size"] == 262208 and FAMILIES["gemma3_text"].defaults["max_position_embeddings"] == 131072
+    )
+    with pytest.raises(InputError, match="num_hidden_layers"):
+        load_model({**BASE, "num_hidden_layers": 0})
+    four = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    eight = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    assert [load_model({**BASE, "quantization_config": q}).group_size for q in (four, eight)] == [64, 0]
+
+
+def test_parameters_of_an_mlp_without_a_gate() -> None:
+    from perfmodel.plan.tensors import layer_tensors
+
+    model = load_model(BASE)
+    (layer,) = model.layers
+    gated, plain = (
+        sum(t.elements for t in layer_tensors(model, dataclasses.replace(layer, gated=gate)) if t.part == "mlp") for gate in (True, False)
+    )
+    assert (gated, plain) == (3 * 1024 * 4096, 2 * 1024 * 4096)
+
+
+def test_lists_of_names_and_steps_of_a_request() -> None:
+    from perfmodel.plan.search import _few
+    from perfmodel.plan.simulate import LONGEST_JUMP, steps_each
+
+    assert _few(list("abcd")) == "a, b, c, d" and _few(list("abcdefg")) == "a, b, c, d and 3 more"
+    assert steps_each(1000, 0, 500) == 3.0 and steps_each(0, 100, 500) == 1.0 + 100 / LONGEST_JUMP
+    assert steps_each(0, 100, 500, 4) == 1.0 + 25 / LONGEST_JUMP

@@ -222,7 +222,7 @@ def _unevenness(work: Work, slots: int) -> float:
     Programs go, in order, to the slot that is free first. (Each round hands one program to every slot, the earliest first.)
     """
     lengths = sum((np.broadcast_to(s.steps, (work.looked_at,)) for s in work.loops if not s.nested), np.zeros(work.looked_at))
-    if not lengths.size or lengths.max() <= 0 or lengths.max() == lengths.min():
+    if not lengths.size or lengths.max() == lengths.min():
         return 1.0
     scale = work.looked_at / work.programs
     width = max(1, round(slots * scale))

@@ -11,20 +11,19 @@ from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.attention_append import indexed
-from perfmodel.library.attention_kernels import Codes, DecodeKernel, Flags, Kernels, decode_kernels
-from perfmodel.library.attention_paths import PATH, PATHS
+from perfmodel.library.attention_kernels import DecodeKernel, decode_kernels
+from perfmodel.library.attention_paths import PATHS, paths
 from perfmodel.library.attention_splits import MOST_SEQUENCES, Plan, plan
 from perfmodel.library.launch import launch_floor_s, named_values, stack_values
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.records import Codes, Flags, Kernels
 from perfmodel.library.stacks import attention_kernel, stack_flags
-from perfmodel.library.stacks.trtllm import xqa, xqa_warpgroup
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops import names
 
 LAW = "library_attention_decode"
 ROWS_OF_A_STEP = 8.0  # query heads that a kernel which turns and appends itself handles at a time
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
-_TRTLLM = names.KERNELS.index("trtllm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,7 @@ def _calls(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) 
     kv_bytes = names.A_BYTES[columns["kv_dtype"].astype(np.intp)]
     fp8 = np.where(kv_bytes < 2, 1.0, 0.0)
     kernel = attention_kernel(gpu, stack, columns["kernel"].astype(np.intp), kv_bytes < 2)
-    packed, shares = xqa(gpu, columns, fp8)
-    own = kernel == _TRTLLM
-    k = decode_kernels(stack, kernel, own & packed, own & xqa_warpgroup(gpu, columns, fp8))
+    k, shares = decode_kernels(gpu, stack, kernel, columns, fp8)
     kv_len, window = columns["kv_len"], columns["window"]
     seen = np.where(window > 0, np.minimum(kv_len, window), kv_len)
     cut = plan(gpu, k, columns, seen, fp8, shares, c)
@@ -199,7 +196,7 @@ def _convert_per_clock(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> Float
 def _fixed_s(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> tuple[Floats, Floats, Floats]:
     """Seconds of (rotary and cache append by kernels of their own, launches and what a stack does a sequence, the combine pass)."""
     floor = launch_floor_s(gpu, c)
-    calls = named_values(c, "launches", PATHS, PATH[a.stack, a.kernel])
+    calls = named_values(c, "launches", PATHS, paths(a.stack, a.kernel))
     fused = calls * c["xqa_hopper_launches"] + (a.dim <= 64.0)  # at head_dim 64 public rows show one kernel more
     calls = np.where(a.own_steps, fused, calls + a.fp8 * stack_values(c, "fp8_launches", a.stack))
     bounded = a.k.flag("varlen", "bounded") & (a.batch <= MOST_SEQUENCES)
@@ -247,7 +244,7 @@ def _features(
         "head_dim": a.dim,
         "windowed": (columns["window"] > 0) * np.ones_like(latency),
         "fp8_cache": a.fp8,
-        "path": PATH[a.stack, a.kernel].astype(np.float64),
+        "path": paths(a.stack, a.kernel).astype(np.float64),
         "stack": a.stack.astype(np.float64),
         "kernel": a.kernel.astype(np.float64),
     }

@@ -17,16 +17,14 @@ from perfmodel.library.attention_kernels import (
     MASKS,
     SCREENS,
     WARPGROUP,
-    Codes,
-    Flags,
-    Kernels,
     PrefillKernel,
     prefill_kernels,
 )
-from perfmodel.library.attention_paths import PATH, PATHS
+from perfmodel.library.attention_paths import PATHS, paths
 from perfmodel.library.attention_tiles import tiles
 from perfmodel.library.launch import launch_floor_s, named_values, stack_values
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.records import Codes, Flags, Kernels
 from perfmodel.library.stacks import attention_kernel
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops import names
@@ -249,7 +247,7 @@ def _traffic_s(gpu: GpuSpec, a: _Calls, v: _Visits, elements: Floats, c: Mapping
 def _fixed_s(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> Floats:
     """Seconds of launches, and of what a stack does for each sequence."""
     fp8 = (a.kv_bytes < 2) * 1.0
-    calls = named_values(c, "launches", PATHS, PATH[a.stack, a.kernel]) + fp8 * (a.q_bytes > 1) * stack_values(c, "fp8_launches", a.stack)
+    calls = named_values(c, "launches", PATHS, paths(a.stack, a.kernel)) + fp8 * (a.q_bytes > 1) * stack_values(c, "fp8_launches", a.stack)
     calls = calls + c["varlen_launches"] * a.k.flag("varlen")
     calls = calls + c["uneven_launches"] * indexed(a.k.flag("indexed_append"), a.dim)
     found: Floats = calls * launch_floor_s(gpu, c) + stack_values(c, "sequence_ns", a.stack) * 1e-9 * a.batch
@@ -282,7 +280,7 @@ def _features(a: _Calls, v: _Visits, seconds: Mapping[str, Floats], latency: Flo
         "masked": v.masked * one,
         "fp8_cache": (a.kv_bytes < 2) * 1.0,
         "fp8_math": a.fp8_math * one,
-        "path": PATH[a.stack, a.kernel].astype(np.float64),
+        "path": paths(a.stack, a.kernel).astype(np.float64),
         "stack": a.stack.astype(np.float64),
         "kernel": a.kernel.astype(np.float64),
     }

@@ -11,6 +11,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import dram_efficiency
 from perfmodel.library.launch import launch_floor_s
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.stacks import stack_flags
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops import names
 from perfmodel.ops.memory import TRAFFIC
@@ -18,8 +19,7 @@ from perfmodel.ops.memory import TRAFFIC
 LAW = "library_memory"
 _READ, _WRITTEN, _FLOPS = (np.array([traffic[i] for traffic in TRAFFIC.values()]) for i in range(3))
 _ROWWISE = np.array([kind in ("rmsnorm", "layernorm", "add_rmsnorm", "softmax", "sampling") for kind in TRAFFIC])
-_NARROW = np.array([kind not in ("add", "sampling", "copy") for kind in TRAFFIC])  # torch has kernels of its own for these
-_TORCH = names.STACKS.index("torch")
+_NARROW = np.array([kind not in ("add", "sampling", "copy") for kind in TRAFFIC])  # in a served model kernels of 2-byte loads
 BLOCK_ELEMENTS = 4096.0  # elements one thread block covers: 256 threads x 16 bytes x 2
 
 
@@ -28,7 +28,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
 
         t = floor + overlap(DRAM, L2, arithmetic) + row latency
 
-    Two kinds of kernel: torch's own, on tensors that repetition leaves in L2; and a served model's, which find most of their data cold,
+    Two kinds of kernel: those on tensors that repetition leaves in L2; and a served model's, which find most of their data cold,
     load 2 bytes at a time, and for an embedding, a rotary part, an addition or a norm move alone_<kind> times the bytes, because
     the module does more than the operator. Profiles that time each kernel alone (`alone`) are of the second kind and start later.
 
@@ -40,7 +40,7 @@ def terms(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) -
     elements = columns["tokens"] * columns["hidden"]
     each = names.A_BYTES[code]
     alone = columns["alone"] > 0
-    served = alone | (columns["stack"] != _TORCH)
+    served = alone | (stack_flags("warm_elementwise", columns["stack"].astype(np.intp)) == 0)
     more = np.where(served, np.array([c.get(f"alone_{name}", 1.0) for name in TRAFFIC])[kind], 1.0)
     read, written = elements * _READ[kind] * each * more, elements * _WRITTEN[kind] * each * more
     rowwise = _ROWWISE[kind]

@@ -144,46 +144,30 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     calibration/physics/attention_prefill.toml. Evidence: `perfmodel evaluate ranking --kernel attention_prefill` (README).
     """
     c = constants
-    size = float(shared.DTYPES[dtype])
-    batch, q, kv, heads, kv_heads, width, causal = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
+    batch, q, kv, heads, _, width, causal = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
     bm, bn = configs["block_m"].astype(np.float64), configs["block_n"].astype(np.float64)
-    warps = configs["num_warps"].astype(np.float64)
-    unmasked = configs.of("banded", "tma")
     clock = gpu.max_clock_hz * c["clock_share"]
-
     per_head, longest, whole = law.visited_blocks(q, kv, bm, bn, causal)
     tiles = np.ceil(q / bm)
-    programs = tiles * batch * heads
-    total = per_head * batch * heads
+    programs, total = tiles * batch * heads, per_head * batch * heads
+    unmasked = configs.of("banded", "tma")
     masked = np.where(unmasked, 1.0 - whole / per_head, 0.0)
-    scores = bm * bn / (32.0 * np.minimum(warps, np.maximum(bm / 16.0, 1.0)))
-    once = (2.0 * batch * heads * q + 2.0 * batch * kv_heads * kv) * width * size
-    miss = np.minimum(1.0, c["miss_weight"] * once / (total * 2.0 * bn * width * size))
-    active = np.minimum(programs, gpu.sms)
-    extra_instructions = masked * _MASK_INSTRUCTIONS * scores
+    once = np.asarray(work(dtype, **sizes).bytes)
+    miss = np.minimum(1.0, c["miss_weight"] * once / (total * 2.0 * bn * width * shared.DTYPES[dtype]))
     found = shared.visit(
-        gpu, dtype, configs, facts, c, rows=bm, width=width, miss=miss, active_sms=active, extra_instructions=extra_instructions
-    )
+        gpu, dtype, configs, facts, c, rows=bm, width=width, miss=miss, active_sms=np.minimum(programs, gpu.sms),
+        extra_instructions=masked * _MASK_INSTRUCTIONS * _scores(configs),
+    )  # fmt: skip
     together = np.clip(np.ceil(programs / gpu.sms), 1.0, found.resident)
-    each = found.each(together)
-    even = (causal == 0) | (tiles == 1)
     tail = np.where(unmasked, c["tail_share_longest_first"], c["tail_share_in_order"])
-    visits = law.makespan(total, longest, gpu.sms * together, even, tail, c["tail_weight"])
+    visits = law.makespan(total, longest, gpu.sms * together, (causal == 0) | (tiles == 1), tail, c["tail_weight"])
     rounds = np.maximum(np.ceil(programs / (gpu.sms * together)), 1.0)
     epilogue = bm * width * 2.0 / c["epilogue_bytes_per_cycle"]
     edges = (found.load_cycles + epilogue + c["block_start_cycles"]) * (1.0 + c["round_overlap"] * (rounds - 1.0))
-    core_s = (visits * each + edges) / clock
+    busy = visits * found.each(together)
     dram_s = tile.dram_seconds(once, gpu.dram_bytes_per_s * c["dram_efficiency"], c["dram_ramp_s"])
-    latency = c["launch_s"] + tile.smooth_max2(core_s, dram_s)
-
-    share = visits * each / found.throughput / clock
-    seconds = {name: value * share for name, value in found.demand.items()}
-    seconds |= {
-        "latency": np.where(found.alone > together * found.throughput, visits * each / clock, 0.0),
-        "DRAM": np.broadcast_to(dram_s, latency.shape),
-        "fill and epilogue": edges / clock,
-        "launch": np.full_like(latency, c["launch_s"]),
-    }
+    latency = c["launch_s"] + tile.smooth_max2((busy + edges) / clock, dram_s)
+    seconds = shared.seconds(found, busy, edges, together, clock, dram_s, latency, c["launch_s"])
     extra = {
         "log2_block_m": np.log2(bm),
         "waves": np.minimum(programs / (gpu.sms * together), 8.0),
@@ -196,3 +180,9 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     }
     columns = shared.features(seconds, latency, configs, facts, found, extra)
     return Terms(latency, seconds, programs / (gpu.sms * found.resident), found.blocks_per_sm, found.limiter, columns, facts.exact)
+
+
+def _scores(configs: Configs) -> Any:
+    """Scores of a visit that each thread holds: warps beyond rows / 16 repeat each other's."""
+    bm, bn, warps = (configs[name].astype(np.float64) for name in ("block_m", "block_n", "num_warps"))
+    return bm * bn / (32.0 * np.minimum(warps, np.maximum(bm / 16.0, 1.0)))

@@ -238,59 +238,52 @@ def terms(gpu: GpuSpec, m: Any, n: Any, k: Any, dtype: str, configs: Configs, fa
     Evidence: `perfmodel evaluate ranking` on exhaustive sweeps of an H200 (README, accuracy table).
     """
     c = constants
+    launch = _launch(gpu, m, n, k, dtype, configs, c)
     size = float(_BYTES[dtype])
-    mm, nn, kk = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
-    bm, bn, bk = (configs[x].astype(np.float64) for x in ("block_m", "block_n", "block_k"))
-    split, group = configs["split_k"].astype(np.float64), configs["group_m"].astype(np.float64)
-    tma = configs.of(*_TMA)
-    tiles_m, tiles_n = np.ceil(mm / bm), np.ceil(nn / bn)
-    depth = bk * size
-    real_rows = np.minimum(bm, mm)
-    lines = real_rows * np.ceil(depth / law.LINE_BYTES)
-    compulsory = (mm * kk + nn * kk) * size
-    surplus = law.reread_bytes(tiles_m, tiles_n, bm, bn, kk * size, group, gpu.sms, gpu.l2_bytes)
-    work = tiled.Launch(
-        tiles_m=tiles_m,
-        tiles_n=tiles_n,
-        split=split,
-        k=kk,
-        rows=real_rows,
-        cols=np.minimum(bn, nn),
-        asked_rows=np.where(tma, real_rows, bm / law.shared_line_efficiency(lines, c["hot_lines"])),
-        once_bytes=compulsory,
-        again_bytes=surplus,
-        out_bytes=mm * nn * 2.0,
-    )
-    persistent = configs.of("persistent")
-    cost = tiled.cost(gpu, dtype, size, configs, facts, c, work, tma=tma, swap=configs.of("tma_swap"), persistent=persistent)
+    which = {"tma": configs.of(*_TMA), "swap": configs.of("tma_swap"), "persistent": configs.of("persistent")}
+    cost = tiled.cost(gpu, dtype, size, configs, facts, c, launch, **which)
     latency = c["launch_s"] + cost.latency_s
     seconds = {**cost.seconds, "launch": np.full_like(latency, c["launch_s"])}
-    logs = {f"log_{name.replace(' ', '_')}": np.log(np.maximum(v, 1e-9) / latency) for name, v in seconds.items() if name != "launch"}
     features = {
-        **logs,
+        **tiled.shares(cost.seconds, latency),
         "log_launch": np.log(c["launch_s"] / latency),
         "log_alone_over_throughput": np.log(cost.alone_over_throughput),
         "waves": np.minimum(cost.mean_waves, 8.0),
         "tail": cost.mean_waves / cost.busiest,
         "resident": cost.resident,
         "warps_per_sm": np.minimum(cost.resident, cost.busiest) * configs["num_warps"],
-        "log2_block_m": np.log2(bm),
-        "log2_block_n": np.log2(bn),
-        "log2_depth_bytes": np.log2(depth),
-        "stages": configs["num_stages"].astype(np.float64),
-        "warps": configs["num_warps"].astype(np.float64),
-        "group_m": np.log2(group),
-        "log_reread": np.log1p(surplus / compulsory),
-        "split_k": np.log2(split),
+        **tiled.shape(configs, size),
+        "log_reread": np.log1p(launch.again_bytes / launch.once_bytes),
+        "split_k": np.log2(launch.split),
         "log2_k_steps": np.log2(cost.k_steps),
-        "fill_m": np.broadcast_to(mm / (tiles_m * bm), latency.shape),
-        "fill_n": np.broadcast_to(nn / (tiles_n * bn), latency.shape),
-        "log_l2_share": np.broadcast_to(np.log(compulsory / gpu.l2_bytes), latency.shape),
-        "miss": np.broadcast_to(cost.miss, latency.shape),
-        "serialised": facts.serialised / np.maximum(facts.multiplies, 1.0),
-        "warpgroup": facts.warpgroup.astype(np.float64),
-        "registers": facts.regs / 255.0,
-        "spill": np.minimum(facts.spill_bytes / 64.0, 4.0),
+        "fill_m": np.broadcast_to(m / (launch.tiles_m * configs["block_m"]), latency.shape),
+        "fill_n": np.broadcast_to(n / (launch.tiles_n * configs["block_n"]), latency.shape),
+        "log_l2_share": np.broadcast_to(np.log(launch.once_bytes / gpu.l2_bytes), latency.shape),
+        **tiled.code(facts, cost),
         "variant": np.where(configs.of(PLAIN), 0, configs.code).astype(np.float64),
     }
     return Terms(latency, seconds, cost.mean_waves, cost.blocks_per_sm, cost.limiter, features, facts.exact)
+
+
+def _launch(gpu: GpuSpec, m: Any, n: Any, k: Any, dtype: str, configs: Configs, c: Mapping[str, float]) -> tiled.Launch:
+    """The tiles of C, and the bytes of A, B and C."""
+    size = float(_BYTES[dtype])
+    mm, nn, kk = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
+    bm, bn, bk = (configs[x].astype(np.float64) for x in REQUIRED)
+    tiles_m, tiles_n = np.ceil(mm / bm), np.ceil(nn / bn)
+    real_rows = np.minimum(bm, mm)
+    lines = real_rows * np.ceil(bk * size / law.LINE_BYTES)
+    group = configs["group_m"].astype(np.float64)
+    compulsory = work(dtype, mm, nn, kk)
+    return tiled.Launch(
+        tiles_m=tiles_m,
+        tiles_n=tiles_n,
+        split=configs["split_k"].astype(np.float64),
+        k=kk,
+        rows=real_rows,
+        cols=np.minimum(bn, nn),
+        asked_rows=np.where(configs.of(*_TMA), real_rows, bm / law.shared_line_efficiency(lines, c["hot_lines"])),
+        once_bytes=compulsory.read_bytes,
+        again_bytes=law.reread_bytes(tiles_m, tiles_n, bm, bn, kk * size, group, gpu.sms, gpu.l2_bytes),
+        out_bytes=compulsory.write_bytes,
+    )

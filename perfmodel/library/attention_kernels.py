@@ -14,7 +14,7 @@ import numpy as np
 
 from perfmodel.analytic.constants import tables
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library.records import Codes, Flags, Kernels, Records, merged
+from perfmodel.library.records import Codes, Kernels, Records, merged
 from perfmodel.library.stacks import choosers, like_first, table_of_stacks
 from perfmodel.library.terms import Floats
 from perfmodel.ops.names import KERNELS, STACKS

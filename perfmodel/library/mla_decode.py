@@ -139,10 +139,13 @@ def _features(
 ) -> dict[str, Floats]:
     """Dimensionless columns for the residual, by the names that fitted trees know."""
     one = np.ones_like(latency)
-    shares = {"tensor": "tensor", "chain": "kv chain", "dram": "dram", "l2": "l2", "fixed": "launch and partial sums"}
     return {
-        **{name: np.log(seconds[term] / latency) for name, term in shares.items()},
+        "tensor": np.log(seconds["tensor"] / latency),
+        "chain": np.log(seconds["kv chain"] / latency),
         "follow": np.log(follow / latency),
+        "dram": np.log(seconds["dram"] / latency),
+        "l2": np.log(seconds["l2"] / latency),
+        "fixed": np.log(seconds["launch and partial sums"] / latency),
         "convert": seconds["cache conversion"] / latency,
         "waves": np.log(a.waves),
         "cache_in_l2": np.log(in_l2),

@@ -120,7 +120,7 @@ def _layers(gpu: GpuSpec, columns: Mapping[str, Floats], routed: Loads) -> _Laye
 
 
 def _tensor_s(gpu: GpuSpec, a: _Layers, c: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """(seconds of the multiplies, their flops) of all SMs, padding included: flops / (tensor rate x share that the tile's shape reaches)."""
+    """(seconds, flops) of the multiplies of all SMs, those of padding rows included; the rate is what the shape of the tile reaches."""
     grouped = warpgroup_path(gpu)
     rate = names.tensor_rates(gpu, a.dtype) * gpu.max_clock_hz / gpu.boost_clock_hz
     block, width = a.tile.rows, a.tile.columns

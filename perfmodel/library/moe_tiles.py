@@ -36,7 +36,7 @@ class Tile:
 
 @functools.cache
 def _rules() -> tuple[tuple[str, ...], npt.NDArray[np.bool_], Floats, Floats]:
-    """(names, whether by load, sizes up to which each tile holds (rule, step), tiles (rule, step, [rows, columns, depth])); NaN: derived."""
+    """Names, whether by load, sizes up to which a tile holds (rule, step), tiles (rule, step, [rows, columns, depth]; NaN: derived)."""
     known = tables(FILE)
     steps = max(len(entry["columns"]) for entry in known.values())
     up_to, found = np.full((len(known), steps - 1), np.inf), np.full((len(known), steps, 3), np.nan)

@@ -65,7 +65,7 @@ def choosers() -> Mapping[str, Chooser]:
 
 
 def rule_of(operator: str, capability: Capability, stack: str, fp8: bool) -> Rule | None:
-    """The rule by which a stack chooses its kernel of an operator (OPERATORS) on a GPU; None where neither it nor the one it is like has."""
+    """The rule by which a stack, or else the one that it is like, chooses its kernel of an operator (OPERATORS); None without any."""
     rules = next((found for name in like_first(stack) if (found := getattr(REGISTRY[name], operator))), ())
     return next((rule for rule in rules if rule.when(capability, fp8)), None)
 

@@ -88,7 +88,8 @@ class Stack:
 
 
 REGISTRY: dict[str, Stack] = {}
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 _TABLES: list[Callable[[], None]] = []
 
 

@@ -36,15 +36,23 @@ class PrefillKernel:
     sequence, the heads of a KV head become its query rows. multiplies_cache_type: never, on the warp-group path, or always in the type of
     the cache. window: blocks of keys outside are skipped, masked after they were multiplied, or screened (every block's mask is made).
     warpgroup_to_dim: widest head for which it issues warp-group multiplies, 0 for none; fills_pipeline: such a kernel multiplies one more
-    block a query tile; two_accumulators: keeps wide heads in two groups there; bulk_loads: loads keys by TMA; varlen: a launch more for
-    batches of different lengths. narrow_from_dim: heads over it run on tiles too few for full rate; spills_under_window: does in heads of
+    block a query tile; two_accumulators: keeps wide heads in two groups there; varlen: a launch more for batches of different lengths.
+    narrow_from_dim: heads over it run on tiles too few for full rate; spills_under_window: does in heads of
     193 to 256. two_level_fp8: adds 8-bit sums in two levels; indexed_append: appends values of uneven width by an indexed store.
-    tensor_share, tensor_share_warpgroup, fp8_share, unit_cycles: names of constants of the law.
+    Names of constants of the law: tensor_share, tensor_share_warpgroup, fp8_share; unit_cycles, unit_cycles_warpgroup; screen_cost (a mask
+    over the multiplies of its block), narrow_cost, narrow_mixed_cost (where keys are converted, too), spill_cost, spill_cost_fp8 (share of
+    it with keys of half the size).
     """
 
     tiles: str
     tensor_share: str
     unit_cycles: str
+    unit_cycles_warpgroup: str = "unit_cycles_wgmma"
+    screen_cost: str = ""
+    narrow_cost: str = ""
+    narrow_mixed_cost: str = ""
+    spill_cost: str = ""
+    spill_cost_fp8: str = ""
     tiles_fp8: str = ""
     tiles_warpgroup: str = ""
     tiles_warpgroup_fp8: str = ""
@@ -58,7 +66,6 @@ class PrefillKernel:
     warpgroup_to_dim: float = 0.0
     fills_pipeline: bool = True
     two_accumulators: bool = True
-    bulk_loads: bool = False
     varlen: bool = False
     narrow_from_dim: float = 4096.0
     spills_under_window: bool = False
@@ -85,14 +92,19 @@ class DecodeKernel:
     whole_tiles: multiplies whole warp-group tiles, fp8 as it is; transposes_values: for that, half as fast in heads over 128; one_stage:
     loads and multiplies take turns; turns_and_appends: rotates queries and appends keys itself; varlen: a launch more, for more than one
     sequence or for as many as are planned on the GPU. cuda_cores_below_group: without an 8-bit cache, smaller groups run on the CUDA cores.
-    two_level_fp8, indexed_append: as in prefill. unit_cycles, tensor_share, combine_cycles, convert, chain, max_splits: names of constants
-    of the law (chain: none where empty).
+    two_level_fp8, indexed_append: as in prefill. Names of constants of the law: unit_cycles, unit_dim_share, second_tile_cost,
+    tensor_share, combine_cycles, convert, convert_fp8_sm_89 (where it differs), chain, launches_share (of those of a kernel that turns and
+    appends itself), max_splits.
     """
 
     unit_cycles: str
     tensor_share: str
     combine_cycles: str = "combine_split_cycles"
     convert: str = "convert_per_clock"
+    convert_fp8_sm_89: str = ""
+    unit_dim_share: str = "unit_dim_share"
+    second_tile_cost: str = ""
+    launches_share: str = ""
     chain: str = ""
     max_splits: str = "max_splits"
     query_rows: float = 16.0

@@ -164,7 +164,7 @@ def _visits(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> _Visits:
     inside = (a.window > 0) & (a.window < a.kv_len)
     masks, screens = a.k.flag("window", MASKS) & inside, a.k.flag("window", SCREENS) & inside
     window = np.where(masks, 0.0, a.window)  # all blocks, then a mask
-    screened = c["triton_mask_cost"] * 64.0 / a.dim * screens  # a mask over the multiplies of its block
+    screened = a.k.constant(c, "screen_cost") * 64.0 / a.dim * screens
     exact = visited_pairs(a.q_len, a.kv_len, window, a.causal)
     q_tile, kv_tile, heads = tiles(gpu, a.k, a.dim, a.q_heads / a.kv_heads, a.fp8_math)
     rows = np.ceil(a.q_len / q_tile)
@@ -203,10 +203,11 @@ def _tensor_s(gpu: GpuSpec, a: _Calls, v: _Visits, elements: Floats, c: Mapping[
     tensor = v.share * flops / (rate * reached) * np.where(wide, c["wide_head_cost"], 1.0)
     mixed = (a.kv_bytes < 2) & ~a.fp8_math  # converts every key for the 32 query rows that it takes at such widths
     very_wide = a.dim > a.k.number("narrow_from_dim")
-    tensor = tensor * np.where(very_wide, c["triton_wide_cost"] * np.where(mixed, c["triton_mixed_cost"], 1.0), 1.0)
+    narrow = a.k.constant(c, "narrow_cost") * np.where(mixed, a.k.constant(c, "narrow_mixed_cost"), 1.0)
+    tensor = tensor * np.where(very_wide, narrow, 1.0)
     spilled = a.k.flag("spills_under_window") & (a.window > 0) & (a.dim > SPILL_DIMS[0]) & (a.dim <= SPILL_DIMS[1])
-    half_size = np.where(a.kv_bytes < 2, c["triton_window_fp8_share"], 1.0)  # less with keys of half the size
-    return tensor * np.where(spilled, c["triton_window_cost"] * half_size, 1.0), flops
+    half_size = np.where(a.kv_bytes < 2, a.k.constant(c, "spill_cost_fp8"), 1.0)
+    return tensor * np.where(spilled, a.k.constant(c, "spill_cost") * half_size, 1.0), flops
 
 
 def _fp8_share(a: _Calls, grouped: bool, c: Mapping[str, float]) -> Floats:
@@ -222,8 +223,7 @@ def _fp8_share(a: _Calls, grouped: bool, c: Mapping[str, float]) -> Floats:
 
 def _chain_s(gpu: GpuSpec, a: _Calls, v: _Visits, c: Mapping[str, float]) -> Floats:
     """Seconds of the longest unit whose steps follow each other: KV tiles, and what starting a unit costs."""
-    bulk = np.where(a.k.flag("bulk_loads"), c["unit_cycles_cudnn"], c["unit_cycles_wgmma"])  # others copy pages word by word
-    unit_cycles = np.where(a.native, bulk, a.k.constant(c, "unit_cycles"))
+    unit_cycles = np.where(a.native, a.k.constant(c, "unit_cycles_warpgroup"), a.k.constant(c, "unit_cycles"))
     steps = np.ceil(v.longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * a.dim / 128.0)
     found: Floats = (steps + unit_cycles * v.share * v.waves) / gpu.max_clock_hz
     return found

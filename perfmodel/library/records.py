@@ -22,6 +22,7 @@ class Records(Generic[Record]):
     def __init__(self, records: tuple[Record, ...]) -> None:
         self.records: tuple[Record, ...] = records
         self._known: dict[tuple[str, object], npt.NDArray[Any]] = {}
+        self._names: dict[tuple[str, str], list[str]] = {}
 
     def where(self, attribute: str, value: object) -> Flags:
         """Whether each record's attribute has a value."""
@@ -35,6 +36,14 @@ class Records(Generic[Record]):
         known = self._known.get((attribute, float))
         if known is None:
             known = self._known[attribute, float] = np.array([float(getattr(record, attribute)) for record in self.records])
+        return known
+
+    def names(self, attribute: str, other: str = "") -> list[str]:
+        """The name that an attribute of each record holds, else the one that `other` holds."""
+        known = self._names.get((attribute, other))
+        if known is None:
+            names = [getattr(record, attribute) or (getattr(record, other) if other else "") for record in self.records]
+            known = self._names[attribute, other] = names
         return known
 
 
@@ -57,8 +66,7 @@ class Kernels(Generic[Record]):
 
     def constant(self, c: Mapping[str, float], attribute: str, other: str = "", missing: float = 1.0) -> Floats:
         """The constant of the law that an attribute names, else the one that `other` names, else `missing`."""
-        names = [getattr(record, attribute) or (getattr(record, other) if other else "") for record in self.of.records]
-        found: Floats = np.array([c[name] if name else missing for name in names])[self.code]
+        found: Floats = np.array([c[name] if name else missing for name in self.of.names(attribute, other)])[self.code]
         return found
 
 

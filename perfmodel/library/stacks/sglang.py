@@ -21,6 +21,6 @@ SGLANG = register(
         mla_prefill=(Rule("absorbed", always, "its public rows keep the up-projections absorbed in prefill", MLA),),
         mla_decode=(Rule("casting", warpgroups, "FlashAttention runs on warp groups, after a cast of an fp8 cache", MLA), MLA_DECODE[-1]),
         moe=(Rule("triton", always, "its fused experts are Triton kernels unless another is asked for", MOE),),
-        communication=Communication(rules="sglang", without_nvlink=True),
+        communication=Communication(rules="sglang", eager=True, without_nvlink=True),
     )
 )

@@ -38,17 +38,19 @@ class Rule:
 class Communication:
     """How a stack runs collectives.
 
-    host: how its calls reach the GPU: c or python (each call is launched), graph (they are replayed, unless the question says eager).
-    rules: table of calibration/physics/collective_stacks.toml with the sizes up to which its own all-reduce kernels run ("" for none);
-    without_nvlink: those run for a pair without NVLink too. version_of_nccl: a question's version is NCCL's.
+    graphs: its calls are replayed in CUDA graphs, where the question does not say how; eager: it may be told to launch each of them, with
+    a copy. from_python: each call outside of a graph waits for a Python host.
+    rules: table of calibration/physics/collective_stacks.toml with the sizes up to which its own all-reduce kernels run ("": it has none,
+    and its version is NCCL's); without_nvlink: those run for a pair without NVLink too.
     graph_us, call_us, p2p_calls, grouped_calls: constants of the law: what a call in a graph costs beside the launch, what the host takes
     for a call, and how much of that for a send with its receive, and for a group of them ("" for none, and for as much).
     """
 
-    host: str = "graph"
+    graphs: bool = True
+    eager: bool = False
+    from_python: bool = False
     rules: str = ""
     without_nvlink: bool = False
-    version_of_nccl: bool = False
     graph_us: str = ""
     call_us: str = ""
     p2p_calls: str = ""

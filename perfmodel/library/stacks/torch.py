@@ -12,8 +12,8 @@ TORCH = register(
             Rule("fa2", always, "scaled_dot_product_attention takes its FlashAttention-2 first", "torch, sdp_utils.cpp, priority order"),
         ),
         communication=Communication(
-            host="python",
-            version_of_nccl=True,
+            graphs=False,
+            from_python=True,
             graph_us="torch_graph_us",
             call_us="torch_eager_us",
             p2p_calls="torch_p2p_eager",

@@ -18,7 +18,7 @@ VLLM = register(
             Rule("fa2", always, "FlashAttention-2 is first on this architecture", SOURCE),
         ),
         moe=(Rule("triton", always, "its fused experts are Triton kernels unless another is asked for", MOE),),
-        communication=Communication(rules="vllm", without_nvlink=True),
+        communication=Communication(rules="vllm", eager=True, without_nvlink=True),
         append_block_threads=512.0,
         constant_weights=True,
     )

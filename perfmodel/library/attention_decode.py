@@ -260,5 +260,7 @@ register(
         ("log2_kv", "log2_batch", "head_dim", "group"),
         "attention_decode",
         lambda columns: columns["decode"] > 0,
+        rules="attention",
+        records="attention_kernels",
     )
 )

@@ -296,5 +296,7 @@ register(
         ("log2_q", "cached", "log2_batch", "head_dim", "group"),
         "attention_prefill",
         lambda columns: columns["decode"] == 0,
+        rules="attention",
+        records="attention_kernels",
     )
 )

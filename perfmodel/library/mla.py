@@ -153,5 +153,7 @@ register(
         ("log2_q", "log2_batch", "log2_heads"),
         "mla_prefill",
         lambda columns: columns["decode"] == 0,
+        rules="mla_prefill",
+        records="mla_kernels",
     )
 )

@@ -172,5 +172,7 @@ register(
         ("log2_kv", "log2_batch", "log2_heads"),
         "mla_decode",
         lambda columns: columns["decode"] > 0,
+        rules="mla_decode",
+        records="mla_kernels",
     )
 )

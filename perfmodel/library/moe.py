@@ -246,10 +246,17 @@ def _layer(columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
     return found
 
 
+def _narrow_layer(columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+    return _layer(columns) & names.narrow(columns["dtype"])
+
+
+def _wide_layer(columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
+    return _layer(columns) & ~names.narrow(columns["dtype"])
+
+
+_KERNELS = {"rules": "moe", "records": "moe_kernels"}
 register(
-    OperatorLaw("moe", "moe", LAW, terms, _SHAPE, _DOMAIN, "moe", lambda columns: _layer(columns) & ~names.narrow(columns["dtype"])),
-    OperatorLaw(
-        "moe_quantised", "moe", LAW, terms, _SHAPE, _DOMAIN, "moe", lambda columns: _layer(columns) & names.narrow(columns["dtype"])
-    ),
+    OperatorLaw("moe", "moe", LAW, terms, _SHAPE, _DOMAIN, "moe", _wide_layer, **_KERNELS),
+    OperatorLaw("moe_quantised", "moe", LAW, terms, _SHAPE, _DOMAIN, "moe", _narrow_layer, **_KERNELS),
     OperatorLaw("moe_kernel", "moe", LAW, terms, _SHAPE[:4], _DOMAIN, "moe_kernel", lambda columns: ~_layer(columns)),
 )

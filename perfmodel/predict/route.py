@@ -16,6 +16,7 @@ from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.learn.domain import labels
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions
+from perfmodel.library.dispatch import Dispatch
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.cells import factorized
@@ -58,6 +59,10 @@ class Answerer(Protocol):
         """Whether it is known whose kernels run."""
         ...
 
+    def runs(self, gpu: GpuSpec, table: OperatorTable) -> Dispatch | None:
+        """Which kernel a stack's rules choose, and why."""
+        ...
+
 
 _ANSWERERS: Mapping[str, Answerer] = {**dict.fromkeys(OPERATOR_KINDS, libraries), "collective": collectives}
 
@@ -92,6 +97,7 @@ def _explain(op: Operator, gpu: GpuSpec, asked: OperatorTable, model: FittedMode
         latency_of=lambda spec: by.law_us(spec, asked, model),
         card=model.card,
         named=by.named(asked),
+        runs=by.runs(gpu, asked),
     )
 
 

@@ -16,11 +16,11 @@ SGLANG = register(
         attention=(
             Rule("fa3", lambda arch, fp8: arch[0] == 9, "sm_90 has FlashAttention-3", SOURCE),
             Rule("fa2", lambda arch, fp8: arch == (8, 0), "on sm_80 FlashAttention-3's code for mma.sync runs", SOURCE),
-            Rule("flashinfer", always, "elsewhere FlashInfer is the default", SOURCE),
+            Rule("flashinfer", always, "FlashInfer is its default where FlashAttention-3's code does not run", SOURCE),
         ),
-        mla_prefill=(Rule("absorbed", always, "its public rows keep the up-projections absorbed in prefill", MLA),),
-        mla_decode=(Rule("casting", warpgroups, "FlashAttention runs on warp groups, after a cast of an fp8 cache", MLA), MLA_DECODE[-1]),
-        moe=(Rule("triton", always, "its fused experts are Triton kernels unless another is asked for", MOE),),
+        mla_prefill=(Rule("absorbed", always, "its prefill keeps the up-projections absorbed", MLA),),
+        mla_decode=(Rule("casting", warpgroups, "the tensor cores take warp-group multiplies", MLA), MLA_DECODE[-1]),
+        moe=(Rule("triton", always, "they run unless another kernel is asked for", MOE),),
         communication=Communication(rules="sglang", eager=True, without_nvlink=True),
     )
 )

@@ -58,6 +58,7 @@ MLA = "TensorRT-LLM, kernels without warp groups: a block takes a whole request;
 TRTLLM = register(
     Stack(
         "trtllm",
+        release="1.3",
         like="any",
         attention=(Rule("trtllm", always, "it has kernels of its own", "TensorRT-LLM, fmha_v2 and XQA"),),
         mla_prefill=MLA_PREFILL,

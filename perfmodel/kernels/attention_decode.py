@@ -17,13 +17,11 @@ from perfmodel.analytic import attention as law
 from perfmodel.analytic import tile
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import attention as shared
-from perfmodel.kernels.attention import rate_of
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
+from perfmodel.kernels.family import register
 from perfmodel.kernels.terms import Rule, Terms
 from perfmodel.ops import Attention, Work
-
-__all__ = ["rate_of"]
 
 NAME = "attention_decode"
 PLAIN = "plain"
@@ -43,6 +41,8 @@ _WARPS = (2, 4, 8)
 _STAGES = (1, 2, 3, 4)
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 _HEADS = (64, 128)
+
+rate_of = shared.rate_of
 
 
 def computes(op: Any) -> bool:
@@ -65,9 +65,11 @@ def work(dtype: str, **sizes: Any) -> Work:
     return shared.work(dtype, q_len=1.0, causal=1, **sizes)
 
 
-def space(gpu: GpuSpec, kv_len: int, dtype: str, **sizes: int) -> Configs:
+def space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """Every config worth asking about for this problem on this GPU, before the rules: each split keeps a block of keys."""
-    rows = np.array([r for r in itertools.product(_KEYS, _SPLITS, _WARPS, _STAGES) if r[1] == 1 or r[1] * r[0] <= kv_len], dtype=np.int64)
+    rows = np.array(
+        [r for r in itertools.product(_KEYS, _SPLITS, _WARPS, _STAGES) if r[1] == 1 or r[1] * r[0] <= sizes["kv_len"]], dtype=np.int64
+    )
     return Configs({name: rows[:, i] for i, name in enumerate(COLUMNS)}, np.zeros(len(rows), dtype=np.int8), VARIANTS)
 
 
@@ -101,7 +103,7 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any]
     return shared.formula(gpu, dtype, _rows(sizes).astype(np.float64), bn, np.asarray(sizes["head_dim"], dtype=np.float64), warps, stages)
 
 
-def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int) -> list[Rule]:
+def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: Any) -> list[Rule]:
     """Configs to prune, with reasons: limits of the hardware and the kernel's semantics (hard), and dominated choices."""
     bn, splits = configs["block_n"], configs["num_splits"]
     programs = sizes["batch"] * sizes["kv_heads"]
@@ -162,3 +164,8 @@ def _combine_s(gpu: GpuSpec, configs: Configs, rows: Any, splits: Any, width: An
     pass_cycles = np.where(configs.of(PLAIN), np.maximum(at_once, c["combine_loop_cycles"]), at_once)
     far, clock = gpu.dram_latency_s * c["dram_latency_factor"], gpu.max_clock_hz * c["clock_share"]
     return law.combine_seconds(rows, splits, pass_cycles, gpu.sms, far, clock, c["combine_launch_s"], c["combine_programs_per_sm"])
+
+
+from perfmodel.kernels import attention_decode as _this  # noqa: E402, PLW0406  the module itself, so that its type is checked
+
+register(_this)

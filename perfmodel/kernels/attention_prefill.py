@@ -17,13 +17,11 @@ from perfmodel.analytic import attention as law
 from perfmodel.analytic import tile
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import attention as shared
-from perfmodel.kernels.attention import rate_of
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
+from perfmodel.kernels.family import register
 from perfmodel.kernels.terms import Rule, Terms
 from perfmodel.ops import Attention, Work
-
-__all__ = ["rate_of"]
 
 NAME = "attention_prefill"
 PLAIN = "plain"
@@ -49,14 +47,17 @@ _STAGES = (1, 2, 3, 4)
 _HEADS = (64, 128)
 _MASK_INSTRUCTIONS = 4.5  # of one score that is masked: two comparisons, their conjunction, a select
 
+rate_of = shared.rate_of
+
 
 def computes(op: Any) -> bool:
     """Whether the operator is an attention of many queries."""
     return bool(op.kind == "attention" and op.phase == "prefill")
 
 
-def operator(dtype: str, causal: int, **sizes: Any) -> Attention:
+def operator(dtype: str, **sizes: Any) -> Attention:
     """The Attention of these sizes."""
+    causal = sizes.pop("causal")
     return Attention("prefill", **sizes, dtype=dtype, causal=bool(causal))
 
 
@@ -84,19 +85,20 @@ def _own_variants(arch: int) -> tuple[str, ...]:
     return ("banded", "tma") if arch >= 90 else ("banded",)
 
 
-def _configs(rows: list[tuple[int, ...]], q_len: int, kv_len: int) -> Configs:
-    table = np.array([r for r in rows if r[1] <= max(16, 2 * q_len - 1) and r[2] <= max(16, 2 * kv_len - 1)], dtype=np.int64)
+def _configs(rows: list[tuple[int, ...]], sizes: Mapping[str, Any]) -> Configs:
+    rows_most, keys_most = (max(16, 2 * sizes[name] - 1) for name in ("q_len", "kv_len"))
+    table = np.array([r for r in rows if r[1] <= rows_most and r[2] <= keys_most], dtype=np.int64)
     return Configs({name: table[:, 1 + i] for i, name in enumerate(COLUMNS)}, table[:, 0].astype(np.int8), VARIANTS)
 
 
-def space(gpu: GpuSpec, q_len: int, kv_len: int, dtype: str, **sizes: int) -> Configs:
+def space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """Every config worth asking about for this problem on this GPU, before the rules: blocks of at most twice the lengths."""
-    return _configs(_tiles(_own_variants(int(gpu.arch.removeprefix("sm_")))), q_len, kv_len)
+    return _configs(_tiles(_own_variants(int(gpu.arch.removeprefix("sm_")))), sizes)
 
 
-def portable_space(gpu: GpuSpec, q_len: int, kv_len: int, dtype: str, **sizes: int) -> Configs:
+def portable_space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """The pointer kernel's whole grid: what other people's kernels usually offer."""
-    return _configs(_tiles(("pointer",)), q_len, kv_len)
+    return _configs(_tiles(("pointer",)), sizes)
 
 
 def binaries(arch: int, dtype: str) -> list[dict[str, Any]]:
@@ -122,7 +124,7 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any]
     return shared.formula(gpu, dtype, bm, bn, np.asarray(sizes["head_dim"], dtype=np.float64), warps, stages, masked)
 
 
-def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int) -> list[Rule]:
+def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: Any) -> list[Rule]:
     """Configs to prune, with reasons: limits of the hardware and the kernel's semantics (hard), and dominated choices."""
     bm, bn = configs["block_m"], configs["block_n"]
     tma = configs.of("tma")
@@ -186,3 +188,8 @@ def _scores(configs: Configs) -> Any:
     """Scores of a visit that each thread holds: warps beyond rows / 16 repeat each other's."""
     bm, bn, warps = (configs[name].astype(np.float64) for name in ("block_m", "block_n", "num_warps"))
     return bm * bn / (32.0 * np.minimum(warps, np.maximum(bm / 16.0, 1.0)))
+
+
+from perfmodel.kernels import attention_prefill as _this  # noqa: E402, PLW0406  the module itself, so that its type is checked
+
+register(_this)

@@ -27,6 +27,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import gemm, tiled
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
+from perfmodel.kernels.family import register
 from perfmodel.kernels.terms import Floats, Rule, Terms
 from perfmodel.ops import MoE
 from perfmodel.ops.moe import moe_work, skew, touched_experts
@@ -62,8 +63,9 @@ def computes(op: Any) -> bool:
     return bool(op.kind == "moe")
 
 
-def operator(dtype: str, random: int, **sizes: int) -> MoE:
+def operator(dtype: str, **sizes: Any) -> MoE:
     """The MoE of these sizes on one GPU."""
+    random = sizes.pop("random")
     return MoE(**sizes, dtype=dtype, distribution="random" if random else "balanced")
 
 
@@ -89,9 +91,10 @@ def sizes_of(op: Any) -> dict[str, int]:
     return sizes
 
 
-def work(dtype: str, tokens: Any, hidden: Any, inter: Any, num_experts: Any, top_k: Any, random: Any, replayed: int = 0) -> Work:
+def work(dtype: str, **sizes: Any) -> Work:
     """Flops and compulsory bytes of a problem, broadcast over arrays; what is `replayed` does not change them."""
     d = parse_dtype(dtype)
+    tokens, hidden, inter, num_experts, top_k, random = (sizes[name] for name in SIZES)
     spread = touched_experts(tokens, top_k, num_experts)
     touched = np.where(np.asarray(random) > 0, spread, np.minimum(np.asarray(tokens) * top_k, num_experts))
     return moe_work(tokens, hidden, inter, top_k, 1, touched, d.a_bytes, d.b_bytes, d.out_bytes)
@@ -111,7 +114,7 @@ def _tiles() -> npt.NDArray[np.int64]:
     return np.array(rows, dtype=np.int64)
 
 
-def space(gpu: GpuSpec, dtype: str, **sizes: int) -> Configs:
+def space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """Every config that users' tuning scripts offer: tiles, group_m, warps and stages, before the rules."""
     table = _tiles()
     columns = {name: np.repeat(table[:, i], len(_GROUPS)) for i, name in enumerate(BINARY)}
@@ -137,7 +140,7 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any]
     return gemm.formula(gpu, dtype, Configs(configs.columns, np.zeros(len(configs), dtype=np.int8), gemm.VARIANTS))
 
 
-def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int) -> list[Rule]:
+def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: Any) -> list[Rule]:
     """Configs to prune, with reasons: limits of the hardware and the kernel's semantics (hard), and dominated choices."""
     size = _BYTES[dtype]
     bm, bn, bk, warps = (configs[name] for name in (*REQUIRED, "num_warps"))
@@ -277,3 +280,8 @@ def _elementwise_s(gpu: GpuSpec, r: _Routed, c: Mapping[str, float]) -> Floats:
     moved = (r.pairs * 3.0 * r.inter + (r.pairs + r.tokens) * r.hidden) * 2.0
     rate = np.where(moved < gpu.l2_bytes / 2.0, gpu.l2_bytes_per_s * c["elementwise_l2_share"], gpu.dram_bytes_per_s)
     return np.asarray(moved / rate, dtype=np.float64)
+
+
+from perfmodel.kernels import fused_moe as _this  # noqa: E402, PLW0406  the module itself, so that its type is checked
+
+register(_this)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import Configs, family_configs
+from perfmodel.kernels.family import KernelFamily
 from perfmodel.learn.baselines import BASELINES, EXTERNAL
 
 if TYPE_CHECKING:
@@ -116,12 +116,12 @@ def over_library(family: str, frame: pd.DataFrame) -> dict[str, Floats]:
     return found
 
 
-def with_size_columns(module: ModuleType, frame: pd.DataFrame, what: str) -> pd.DataFrame:
+def with_size_columns(module: KernelFamily, frame: pd.DataFrame, what: str) -> pd.DataFrame:
     """The frame with one column a size of the family, read from its ALIASES where its own name is absent, and its DEFAULTS where both are.
 
     Raises InputError naming `what` and the missing columns.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for size in module.SIZES:
         known = [name for name in (size, *module.ALIASES.get(size, ())) if name in frame.columns]
         if known:

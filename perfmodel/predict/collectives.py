@@ -20,9 +20,9 @@ from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions
 from perfmodel.library.collective import LAW, CollectiveTerms, model
 from perfmodel.library.collective_stacks import DEFAULT_STACK, parse_stack
-from perfmodel.library.dispatch import Dispatch
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.collective import collective_kind
+from perfmodel.predict.dispatch import Dispatch
 from perfmodel.units import US_PER_S
 
 SAME_LIBRARY = ("nccl", "torch")  # torch calls NCCL: rows of one speak for the other, what the host adds is the law's

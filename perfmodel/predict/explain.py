@@ -11,7 +11,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.domain import of_gpu
 from perfmodel.learn.measured_rows import counted, rows_of
 from perfmodel.learn.transfer import PATH_MARGIN
-from perfmodel.library.dispatch import Dispatch
+from perfmodel.predict.dispatch import Dispatch
 from perfmodel.predict.prediction import Prediction
 from perfmodel.references import references_of
 

@@ -17,13 +17,13 @@ from perfmodel.learn.domain import NAMES, outside, unseen_types
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions, operator_terms, predict_columns, universal_model
 from perfmodel.learn.transfer import measured_stacks
-from perfmodel.library.dispatch import Dispatch, dispatch
 from perfmodel.library.registry import MODELS, parts
 from perfmodel.library.stacks import table_of_stacks
 from perfmodel.library.terms import OperatorTerms
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.names import ANY_STACK, STACKS, stack_code
 from perfmodel.predict.any_stack import BY_STACK, between
+from perfmodel.predict.dispatch import Dispatch, dispatch
 from perfmodel.units import US_PER_S
 
 STACKS_KEY, OTHER_STACKS_KEY = "only_stacks", "other_stacks_share"

@@ -16,12 +16,12 @@ from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.learn.domain import labels
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions
-from perfmodel.library.dispatch import Dispatch
 from perfmodel.library.registry import KINDS as OPERATOR_KINDS
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.cells import factorized
 from perfmodel.ops.operator import Operator
 from perfmodel.predict import collectives, libraries
+from perfmodel.predict.dispatch import Dispatch
 from perfmodel.predict.explain import Explanation, explanation
 from perfmodel.predict.prediction import Prediction
 from perfmodel.units import US_PER_S

@@ -102,7 +102,12 @@ def test_the_stacks_rule_is_printed_with_its_reason_and_source(capsys: Capture) 
     [
         (pm.MLA("decode", 8, 1, 4096, 16), "vllm", "h100_sxm", "with a bf16 cache runs FlashMLA or a kernel of its form because"),
         (pm.MLA("decode", 8, 1, 4096, 16), "vllm", "l40s", "runs a Triton kernel because kernels of warp-group multiplies do not run"),
-        (pm.MLA("decode", 8, 1, 4096, 16), "trtllm", "l40s", "trtllm 1.3 on sm_89 with a bf16 cache runs TensorRT-LLM's kernels of mma.sync"),
+        (
+            pm.MLA("decode", 8, 1, 4096, 16),
+            "trtllm",
+            "l40s",
+            "trtllm 1.3 on sm_89 with a bf16 cache runs TensorRT-LLM's kernels of mma.sync",
+        ),
         (pm.MLA("prefill", 1, 4096, 4096, 16), "sglang", "h100_sxm", "with the up-projections absorbed because"),
         (pm.MoE(512, 4096, 1536, 64, 4), "sglang", "h100_sxm", "sglang 0.5 on sm_90 runs SGLang's Triton fused experts because"),
         (pm.MoE(512, 4096, 1536, 64, 4), "trtllm", "h100_sxm", "runs TensorRT-LLM's CUTLASS grouped GEMMs because"),
@@ -115,7 +120,12 @@ def test_latent_attention_and_experts_say_what_runs(op: pm.MLA | pm.MoE, stack: 
 
 def test_without_a_stack_or_a_rule_no_kernel_is_named() -> None:
     attention = pm.Attention("decode", 8, 1, 4096, 32, 8, 128)
-    silent = [(attention, None), (LARGE, "vllm"), (pm.MLA("decode", 8, 1, 4096, 16), "torch"), (pm.Collective("all_reduce", 2**20, 8), None)]
+    silent = [
+        (attention, None),
+        (LARGE, "vllm"),
+        (pm.MLA("decode", 8, 1, 4096, 16), "torch"),
+        (pm.Collective("all_reduce", 2**20, 8), None),
+    ]
     for op, stack in silent:
         found = pm.predict(op, "h100_sxm", stack=stack).explain()
         assert found.dispatch == "" and found.as_dict()["dispatch"] == "" and " because " not in str(found)

@@ -15,7 +15,8 @@ from perfmodel.analytic.constants import tables
 from perfmodel.errors import plain, unknown_name
 from perfmodel.hw.node import NVLINK
 from perfmodel.hw.spec import GpuSpec
-from perfmodel.library.stacks.stack import REGISTRY, Communication
+from perfmodel.library.stacks import like_first, stack_names, stack_of, table_of_stacks
+from perfmodel.library.stacks.stack import Communication
 
 Floats = npt.NDArray[np.float64]
 DEFAULT_STACK = "nccl"
@@ -32,10 +33,17 @@ class Limits:
     push: bool
 
 
-def communicating() -> dict[str, Communication]:
-    """The stacks that run collectives, NCCL itself first."""
-    found = {name: stack.communication for name, stack in REGISTRY.items() if stack.communication is not None}
-    return {DEFAULT_STACK: found[DEFAULT_STACK], **found}
+@table_of_stacks
+def communicating() -> Mapping[str, Communication]:
+    """The stacks that run collectives, each as it says itself or else as the one that it is like."""
+    said = {name: next((how for like in like_first(name) if (how := stack_of(like).communication)), None) for name in stack_names()}
+    return {name: how for name, how in said.items() if how is not None}
+
+
+@table_of_stacks
+def _by_letters() -> Mapping[str, str]:
+    """Names of those stacks without underscores."""
+    return {name.replace("_", ""): name for name in communicating()}
 
 
 def parse_stack(name: object) -> tuple[str, bool, bool]:
@@ -47,8 +55,9 @@ def parse_stack(name: object) -> tuple[str, bool, bool]:
     text = plain(name).lower().replace("-", "_").replace(" ", "_")
     eager, graph = text.endswith("_eager"), text.endswith("_graph")
     bare = text.removesuffix("_eager").removesuffix("_graph").replace("_", "")
-    stack, known = _SAME.get(bare, bare), communicating()
-    if stack not in known:
+    known = communicating()
+    stack = _by_letters().get(_SAME.get(bare, bare), "")
+    if not stack:
         raise unknown_name("stack for a collective", name, [*known, "vllm_eager", "vllm_graph"])
     how = known[stack]
     return stack, eager and how.eager, graph or (how.graphs and not eager)

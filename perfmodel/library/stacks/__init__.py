@@ -17,8 +17,8 @@ from perfmodel.library.stacks.stack import REGISTRY, Capability, Chooser, Rule, 
 from perfmodel.ops.names import KERNELS, STACKS
 
 __all__ = [
-    "Rule", "Stack", "attention_kernel", "choosers", "gemm_codes", "like_first", "rule_of", "ruled", "stack_flags", "stack_of",
-    "table_of_stacks",
+    "Rule", "Stack", "attention_kernel", "choosers", "gemm_codes", "like_first", "rule_of", "ruled", "stack_flags", "stack_names",
+    "stack_of", "table_of_stacks",
 ]  # fmt: skip
 OPERATORS = ("attention", "mla_prefill", "mla_decode", "moe")  # that stacks have decision lists of
 
@@ -29,6 +29,11 @@ for _module in pkgutil.iter_modules(__path__):
 def stack_of(name: str) -> Stack:
     """The stack of that name."""
     return REGISTRY[name]
+
+
+def stack_names() -> tuple[str, ...]:
+    """All stacks, those of collectives alone among them."""
+    return tuple(REGISTRY)
 
 
 def like_first(name: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel._resources import shipped
+from perfmodel._resources import folders
 from perfmodel.boundary import read_toml
 from perfmodel.errors import InputError, shown
 
@@ -41,8 +41,9 @@ def physics(law: str) -> Mapping[str, Constant]:
 
 @functools.cache
 def tables(law: str) -> dict[str, Any]:
-    """The tables of calibration/physics/<law>.toml."""
-    path = shipped("calibration") / "physics" / f"{law}.toml"
+    """The tables of calibration/physics/<law>.toml: the shipped file, else the user's own, of a law that is not shipped."""
+    own, ours = (folder / "physics" / f"{law}.toml" for folder in folders("calibration"))
+    path = own if own.is_file() and not ours.is_file() else ours
     try:
         return read_toml(path)
     except InputError as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.errors import InputError
+from perfmodel.kernels.family import KernelFamily
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,12 +20,12 @@ def rows_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def with_size_columns(module: ModuleType, frame: pd.DataFrame, what: str) -> pd.DataFrame:
+def with_size_columns(module: KernelFamily, frame: pd.DataFrame, what: str) -> pd.DataFrame:
     """The frame with one column a size of the family, read from its ALIASES where its own name is absent, and its DEFAULTS where both are.
 
     Raises InputError naming `what` and the missing columns.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for size in module.SIZES:
         known = [name for name in (size, *module.ALIASES.get(size, ())) if name in frame.columns]
         if known:

@@ -36,8 +36,9 @@ from perfmodel.learn.operators import (
 from perfmodel.learn.plausible import check_microseconds, check_repeats, latencies_us, usable
 from perfmodel.learn.residual import Residual
 from perfmodel.learn.transfer import CARD_KEY, NEW_ARCH_GROUP, SCALED_TREE, TREE_NAMES, visible, with_scaled_tree
+from perfmodel.library import registry
 from perfmodel.library.least import faster_than_physics
-from perfmodel.library.registry import KINDS, parts
+from perfmodel.library.registry import parts
 from perfmodel.ops import OperatorTable, kinds
 from perfmodel.ops.reader import column_of
 
@@ -71,8 +72,8 @@ US = 1e6
 
 def check_table(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The usable rows of a table: duplicates become their median. Raises InputError in one line naming the rows for anything wrong."""
-    if kind not in KINDS:
-        raise InputError(f"unknown table {shown(kind)}: expected {', '.join(KINDS)} or kernel:gemm")
+    if kind not in registry.kinds():
+        raise InputError(f"unknown table {shown(kind)}: expected {', '.join(registry.kinds())} or kernel:gemm")
     if config := [str(name) for name in frame.columns if canonical_field(name) in TILE]:
         raise InputError(f"the {kind} table has column {config[0]}, a Triton config: its rows are kernel:gemm, not a library's {kind}")
     missing = [f.name for f in kinds.KINDS[kind].fields if f.default is None and column_of(frame, f) is None]

@@ -129,7 +129,7 @@ def evaluate_kernels(
     """(summary, per shape) of regret at 1, 3 and 8, and of latency error, for one of SWEEPS; beside random order and the order given.
 
     only_shipped judges on the configs whose compilation is shipped, others are left out; else they are compiled first. steady: see
-    learn.evaluate.steady_rows. Raises InputError for a frame that is not such a sweep.
+    evaluate.ranking.steady_rows. Raises InputError for a frame that is not such a sweep.
     """
     import pandas as pd
 

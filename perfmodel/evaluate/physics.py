@@ -18,7 +18,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import FAMILIES, kernel_family
 from perfmodel.library.collective import model
 from perfmodel.library.least import least_s
-from perfmodel.library.registry import KINDS, MODELS
+from perfmodel.library.registry import MODELS, kinds
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.memory import TRAFFIC
 from perfmodel.ops.names import DTYPES, KERNELS, STACKS, fastest_rates
@@ -83,10 +83,10 @@ def _counted(kind: str, parts: list[Answers]) -> dict[str, Any]:
 
 def _asked(draw: np.random.Generator) -> Iterator[Answers]:
     """Tables, single questions, rankings and collectives in turn, without end."""
-    shapes = {kind: _shapes(kind) for kind in KINDS}
+    shapes = {kind: _shapes(kind) for kind in kinds()}
     names = gpus()
     while True:
-        for kind in KINDS:
+        for kind in kinds():
             spec, tier = find_gpu(str(draw.choice(names))), TIERS[int(draw.integers(2))]
             frame = _operators(kind, shapes[kind], spec, draw)
             yield _table(kind, frame, spec, tier)

@@ -203,6 +203,30 @@ def visit(
     )
 
 
+def seconds(
+    found: Visit,
+    busy_cycles: Any,
+    edge_cycles: Any,
+    together: Any,
+    clock: float,
+    dram_s: Any,
+    latency: Floats,
+    launch_s: float,
+    **after: Any,
+) -> dict[str, Any]:
+    """Seconds of each resource over the visits of the busiest slot (`busy_cycles`), where `together` blocks share an SM; what comes
+    `after` stands before the launch."""
+    share = busy_cycles / found.throughput / clock
+    return {
+        **{name: value * share for name, value in found.demand.items()},
+        "latency": np.where(found.alone > together * found.throughput, busy_cycles / clock, 0.0),
+        "DRAM": np.broadcast_to(dram_s, latency.shape),
+        "fill and epilogue": edge_cycles / clock,
+        **after,
+        "launch": np.full_like(latency, launch_s),
+    }
+
+
 def features(
     seconds: Mapping[str, Any], latency: Floats, configs: Configs, facts: Facts, found: Visit, extra: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -17,13 +17,11 @@ from perfmodel.analytic import attention as law
 from perfmodel.analytic import tile
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import attention as shared
-from perfmodel.kernels.attention import rate_of
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
+from perfmodel.kernels.family import register
 from perfmodel.kernels.terms import Rule, Terms
 from perfmodel.ops import Attention, Work
-
-__all__ = ["rate_of"]
 
 NAME = "attention_decode"
 PLAIN = "plain"
@@ -43,6 +41,8 @@ _WARPS = (2, 4, 8)
 _STAGES = (1, 2, 3, 4)
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 _HEADS = (64, 128)
+
+rate_of = shared.rate_of
 
 
 def computes(op: Any) -> bool:
@@ -65,9 +65,11 @@ def work(dtype: str, **sizes: Any) -> Work:
     return shared.work(dtype, q_len=1.0, causal=1, **sizes)
 
 
-def space(gpu: GpuSpec, kv_len: int, dtype: str, **sizes: int) -> Configs:
+def space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """Every config worth asking about for this problem on this GPU, before the rules: each split keeps a block of keys."""
-    rows = np.array([r for r in itertools.product(_KEYS, _SPLITS, _WARPS, _STAGES) if r[1] == 1 or r[1] * r[0] <= kv_len], dtype=np.int64)
+    rows = np.array(
+        [r for r in itertools.product(_KEYS, _SPLITS, _WARPS, _STAGES) if r[1] == 1 or r[1] * r[0] <= sizes["kv_len"]], dtype=np.int64
+    )
     return Configs({name: rows[:, i] for i, name in enumerate(COLUMNS)}, np.zeros(len(rows), dtype=np.int8), VARIANTS)
 
 
@@ -101,7 +103,7 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any]
     return shared.formula(gpu, dtype, _rows(sizes).astype(np.float64), bn, np.asarray(sizes["head_dim"], dtype=np.float64), warps, stages)
 
 
-def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int) -> list[Rule]:
+def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: Any) -> list[Rule]:
     """Configs to prune, with reasons: limits of the hardware and the kernel's semantics (hard), and dominated choices."""
     bn, splits = configs["block_n"], configs["num_splits"]
     programs = sizes["batch"] * sizes["kv_heads"]
@@ -123,47 +125,26 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     `perfmodel evaluate ranking --kernel attention_decode` (README).
     """
     c = constants
-    size = float(shared.DTYPES[dtype])
     batch, kv, heads, kv_heads, width = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
     bn = configs["block_n"].astype(np.float64)
     splits = np.minimum(configs["num_splits"], np.ceil(kv / bn))  # other people's launchers clip them
-    rows = _rows(sizes).astype(np.float64)
     clock = gpu.max_clock_hz * c["clock_share"]
-
     share_keys = np.ceil(np.ceil(kv / splits) / bn) * bn
     used = np.ceil(kv / share_keys)
-    programs = batch * kv_heads * used
-    longest = share_keys / bn
-    total = batch * kv_heads * np.ceil(kv / bn)
-    active = np.minimum(programs, gpu.sms)
+    programs, longest, total = batch * kv_heads * used, share_keys / bn, batch * kv_heads * np.ceil(kv / bn)
+    rows, active = _rows(sizes).astype(np.float64), np.minimum(programs, gpu.sms)
     found = shared.visit(gpu, dtype, configs, facts, c, rows=rows, width=width, miss=1.0, active_sms=active)
     together = np.clip(np.ceil(programs / gpu.sms), 1.0, found.resident)
-    each = found.each(together)
     visits = law.makespan(total, longest, gpu.sms * together, True, 0.0, c["tail_weight"])
     rounds = np.maximum(np.ceil(programs / (gpu.sms * together)), 1.0)
-    far = gpu.dram_latency_s * c["dram_latency_factor"]
     starts = c["block_start_cycles"] * np.maximum(programs / gpu.sms, 1.0)  # an SM starts its blocks one after another
     edges = found.load_cycles * (1.0 + c["round_overlap"] * (rounds - 1.0)) + starts
-    core_s = (visits * each + edges) / clock
-    once = 2.0 * batch * kv_heads * kv * width * size + 2.0 * batch * heads * width * size
-    parts = batch * heads * splits * (width + 2.0) * 4.0
-    dram_s = tile.dram_seconds(once + parts, gpu.dram_bytes_per_s * c["dram_efficiency"], c["dram_ramp_s"])
-    at_once = (width + 2.0) * 4.0 / c["combine_bytes_per_cycle"]
-    pass_cycles = np.where(configs.of(PLAIN), np.maximum(at_once, c["combine_loop_cycles"]), at_once)
-    combine = law.combine_seconds(
-        batch * heads, splits, pass_cycles, gpu.sms, far, clock, c["combine_launch_s"], c["combine_programs_per_sm"]
-    )
-    latency = c["launch_s"] + tile.smooth_max2(core_s, dram_s) + combine
-
-    share = visits * each / found.throughput / clock
-    seconds = {name: value * share for name, value in found.demand.items()}
-    seconds |= {
-        "latency": np.where(found.alone > together * found.throughput, visits * each / clock, 0.0),
-        "DRAM": np.broadcast_to(dram_s, latency.shape),
-        "fill and epilogue": edges / clock,
-        "combine": combine,
-        "launch": np.full_like(latency, c["launch_s"]),
-    }
+    busy = visits * found.each(together)
+    moved = work(dtype, **sizes).bytes + batch * heads * splits * (width + 2.0) * 4.0  # partial sums after the compulsory bytes
+    dram_s = tile.dram_seconds(np.asarray(moved), gpu.dram_bytes_per_s * c["dram_efficiency"], c["dram_ramp_s"])
+    combine = _combine_s(gpu, configs, batch * heads, splits, width, c)
+    latency = c["launch_s"] + tile.smooth_max2((busy + edges) / clock, dram_s) + combine
+    seconds = shared.seconds(found, busy, edges, together, clock, dram_s, latency, c["launch_s"], combine=combine)
     extra = {
         "waves": np.minimum(programs / (gpu.sms * together), 8.0),
         "uneven": visits * gpu.sms * together / total,
@@ -175,3 +156,16 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     }
     columns = shared.features(seconds, latency, configs, facts, found, extra)
     return Terms(latency, seconds, programs / (gpu.sms * found.resident), found.blocks_per_sm, found.limiter, columns, facts.exact)
+
+
+def _combine_s(gpu: GpuSpec, configs: Configs, rows: Any, splits: Any, width: Any, c: Mapping[str, float]) -> Any:
+    """Seconds of adding up the splits of each output row; somebody else's kernel goes through them in a loop."""
+    at_once = (width + 2.0) * 4.0 / c["combine_bytes_per_cycle"]
+    pass_cycles = np.where(configs.of(PLAIN), np.maximum(at_once, c["combine_loop_cycles"]), at_once)
+    far, clock = gpu.dram_latency_s * c["dram_latency_factor"], gpu.max_clock_hz * c["clock_share"]
+    return law.combine_seconds(rows, splits, pass_cycles, gpu.sms, far, clock, c["combine_launch_s"], c["combine_programs_per_sm"])
+
+
+from perfmodel.kernels import attention_decode as _this  # noqa: E402, PLW0406  the module itself, so that its type is checked
+
+register(_this)

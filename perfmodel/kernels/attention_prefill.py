@@ -17,13 +17,11 @@ from perfmodel.analytic import attention as law
 from perfmodel.analytic import tile
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import attention as shared
-from perfmodel.kernels.attention import rate_of
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
+from perfmodel.kernels.family import register
 from perfmodel.kernels.terms import Rule, Terms
 from perfmodel.ops import Attention, Work
-
-__all__ = ["rate_of"]
 
 NAME = "attention_prefill"
 PLAIN = "plain"
@@ -49,14 +47,17 @@ _STAGES = (1, 2, 3, 4)
 _HEADS = (64, 128)
 _MASK_INSTRUCTIONS = 4.5  # of one score that is masked: two comparisons, their conjunction, a select
 
+rate_of = shared.rate_of
+
 
 def computes(op: Any) -> bool:
     """Whether the operator is an attention of many queries."""
     return bool(op.kind == "attention" and op.phase == "prefill")
 
 
-def operator(dtype: str, causal: int, **sizes: Any) -> Attention:
+def operator(dtype: str, **sizes: Any) -> Attention:
     """The Attention of these sizes."""
+    causal = sizes.pop("causal")
     return Attention("prefill", **sizes, dtype=dtype, causal=bool(causal))
 
 
@@ -84,19 +85,20 @@ def _own_variants(arch: int) -> tuple[str, ...]:
     return ("banded", "tma") if arch >= 90 else ("banded",)
 
 
-def _configs(rows: list[tuple[int, ...]], q_len: int, kv_len: int) -> Configs:
-    table = np.array([r for r in rows if r[1] <= max(16, 2 * q_len - 1) and r[2] <= max(16, 2 * kv_len - 1)], dtype=np.int64)
+def _configs(rows: list[tuple[int, ...]], sizes: Mapping[str, Any]) -> Configs:
+    rows_most, keys_most = (max(16, 2 * sizes[name] - 1) for name in ("q_len", "kv_len"))
+    table = np.array([r for r in rows if r[1] <= rows_most and r[2] <= keys_most], dtype=np.int64)
     return Configs({name: table[:, 1 + i] for i, name in enumerate(COLUMNS)}, table[:, 0].astype(np.int8), VARIANTS)
 
 
-def space(gpu: GpuSpec, q_len: int, kv_len: int, dtype: str, **sizes: int) -> Configs:
+def space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """Every config worth asking about for this problem on this GPU, before the rules: blocks of at most twice the lengths."""
-    return _configs(_tiles(_own_variants(int(gpu.arch.removeprefix("sm_")))), q_len, kv_len)
+    return _configs(_tiles(_own_variants(int(gpu.arch.removeprefix("sm_")))), sizes)
 
 
-def portable_space(gpu: GpuSpec, q_len: int, kv_len: int, dtype: str, **sizes: int) -> Configs:
+def portable_space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """The pointer kernel's whole grid: what other people's kernels usually offer."""
-    return _configs(_tiles(("pointer",)), q_len, kv_len)
+    return _configs(_tiles(("pointer",)), sizes)
 
 
 def binaries(arch: int, dtype: str) -> list[dict[str, Any]]:
@@ -122,7 +124,7 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any]
     return shared.formula(gpu, dtype, bm, bn, np.asarray(sizes["head_dim"], dtype=np.float64), warps, stages, masked)
 
 
-def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int) -> list[Rule]:
+def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: Any) -> list[Rule]:
     """Configs to prune, with reasons: limits of the hardware and the kernel's semantics (hard), and dominated choices."""
     bm, bn = configs["block_m"], configs["block_n"]
     tma = configs.of("tma")
@@ -144,46 +146,30 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     calibration/physics/attention_prefill.toml. Evidence: `perfmodel evaluate ranking --kernel attention_prefill` (README).
     """
     c = constants
-    size = float(shared.DTYPES[dtype])
-    batch, q, kv, heads, kv_heads, width, causal = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
+    batch, q, kv, heads, _, width, causal = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
     bm, bn = configs["block_m"].astype(np.float64), configs["block_n"].astype(np.float64)
-    warps = configs["num_warps"].astype(np.float64)
-    unmasked = configs.of("banded", "tma")
     clock = gpu.max_clock_hz * c["clock_share"]
-
     per_head, longest, whole = law.visited_blocks(q, kv, bm, bn, causal)
     tiles = np.ceil(q / bm)
-    programs = tiles * batch * heads
-    total = per_head * batch * heads
+    programs, total = tiles * batch * heads, per_head * batch * heads
+    unmasked = configs.of("banded", "tma")
     masked = np.where(unmasked, 1.0 - whole / per_head, 0.0)
-    scores = bm * bn / (32.0 * np.minimum(warps, np.maximum(bm / 16.0, 1.0)))
-    once = (2.0 * batch * heads * q + 2.0 * batch * kv_heads * kv) * width * size
-    miss = np.minimum(1.0, c["miss_weight"] * once / (total * 2.0 * bn * width * size))
-    active = np.minimum(programs, gpu.sms)
-    extra_instructions = masked * _MASK_INSTRUCTIONS * scores
+    once = np.asarray(work(dtype, **sizes).bytes)
+    miss = np.minimum(1.0, c["miss_weight"] * once / (total * 2.0 * bn * width * shared.DTYPES[dtype]))
     found = shared.visit(
-        gpu, dtype, configs, facts, c, rows=bm, width=width, miss=miss, active_sms=active, extra_instructions=extra_instructions
-    )
+        gpu, dtype, configs, facts, c, rows=bm, width=width, miss=miss, active_sms=np.minimum(programs, gpu.sms),
+        extra_instructions=masked * _MASK_INSTRUCTIONS * _scores(configs),
+    )  # fmt: skip
     together = np.clip(np.ceil(programs / gpu.sms), 1.0, found.resident)
-    each = found.each(together)
-    even = (causal == 0) | (tiles == 1)
     tail = np.where(unmasked, c["tail_share_longest_first"], c["tail_share_in_order"])
-    visits = law.makespan(total, longest, gpu.sms * together, even, tail, c["tail_weight"])
+    visits = law.makespan(total, longest, gpu.sms * together, (causal == 0) | (tiles == 1), tail, c["tail_weight"])
     rounds = np.maximum(np.ceil(programs / (gpu.sms * together)), 1.0)
     epilogue = bm * width * 2.0 / c["epilogue_bytes_per_cycle"]
     edges = (found.load_cycles + epilogue + c["block_start_cycles"]) * (1.0 + c["round_overlap"] * (rounds - 1.0))
-    core_s = (visits * each + edges) / clock
+    busy = visits * found.each(together)
     dram_s = tile.dram_seconds(once, gpu.dram_bytes_per_s * c["dram_efficiency"], c["dram_ramp_s"])
-    latency = c["launch_s"] + tile.smooth_max2(core_s, dram_s)
-
-    share = visits * each / found.throughput / clock
-    seconds = {name: value * share for name, value in found.demand.items()}
-    seconds |= {
-        "latency": np.where(found.alone > together * found.throughput, visits * each / clock, 0.0),
-        "DRAM": np.broadcast_to(dram_s, latency.shape),
-        "fill and epilogue": edges / clock,
-        "launch": np.full_like(latency, c["launch_s"]),
-    }
+    latency = c["launch_s"] + tile.smooth_max2((busy + edges) / clock, dram_s)
+    seconds = shared.seconds(found, busy, edges, together, clock, dram_s, latency, c["launch_s"])
     extra = {
         "log2_block_m": np.log2(bm),
         "waves": np.minimum(programs / (gpu.sms * together), 8.0),
@@ -196,3 +182,14 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     }
     columns = shared.features(seconds, latency, configs, facts, found, extra)
     return Terms(latency, seconds, programs / (gpu.sms * found.resident), found.blocks_per_sm, found.limiter, columns, facts.exact)
+
+
+def _scores(configs: Configs) -> Any:
+    """Scores of a visit that each thread holds: warps beyond rows / 16 repeat each other's."""
+    bm, bn, warps = (configs[name].astype(np.float64) for name in ("block_m", "block_n", "num_warps"))
+    return bm * bn / (32.0 * np.minimum(warps, np.maximum(bm / 16.0, 1.0)))
+
+
+from perfmodel.kernels import attention_prefill as _this  # noqa: E402, PLW0406  the module itself, so that its type is checked
+
+register(_this)

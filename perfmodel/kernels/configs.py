@@ -6,14 +6,16 @@ import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from perfmodel.errors import InputError, shown
 from perfmodel.ops.check import table
+
+if TYPE_CHECKING:
+    from perfmodel.kernels.family import KernelFamily
 
 Ints = npt.NDArray[np.int64]
 
@@ -128,7 +130,7 @@ def parse_configs(
     return Configs(columns, code, tuple(variants), given)
 
 
-def family_configs(module: ModuleType, configs: Any, *, own: bool = False) -> Configs:
+def family_configs(module: KernelFamily, configs: Any, *, own: bool = False) -> Configs:
     """`parse_configs` for a kernel family; what it gave before is taken as it is.
 
     Rows without a variant are somebody else's plain kernel, or with `own` the family's first.

@@ -12,8 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,9 @@ from perfmodel.errors import InputError
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import Configs
+
+if TYPE_CHECKING:
+    from perfmodel.kernels.family import KernelFamily
 
 Floats = npt.NDArray[np.float64]
 VALUES = (
@@ -113,7 +115,7 @@ _RADIX = {"num_warps": 64, "num_stages": 32, "causal": 2}
 _RADIX_OF_SIDES = 1024  # tile sides and widths of heads
 
 
-def _variant_codes(module: ModuleType, configs: Configs) -> npt.NDArray[np.int64]:
+def _variant_codes(module: KernelFamily, configs: Configs) -> npt.NDArray[np.int64]:
     """Place of each row's variant in the family, from 1; somebody else's plain kernel counts as the ordinary one."""
     codes = [1 if name == module.PLAIN else 1 + module.VARIANTS.index(name) for name in configs.variants]
     return np.array(codes, dtype=np.int64)[configs.code]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import gemm, tiled
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
+from perfmodel.kernels.family import register
 from perfmodel.kernels.terms import Floats, Rule, Terms
 from perfmodel.ops import MoE
 from perfmodel.ops.moe import moe_work, skew, touched_experts
@@ -61,8 +63,9 @@ def computes(op: Any) -> bool:
     return bool(op.kind == "moe")
 
 
-def operator(dtype: str, random: int, **sizes: int) -> MoE:
+def operator(dtype: str, **sizes: Any) -> MoE:
     """The MoE of these sizes on one GPU."""
+    random = sizes.pop("random")
     return MoE(**sizes, dtype=dtype, distribution="random" if random else "balanced")
 
 
@@ -88,9 +91,10 @@ def sizes_of(op: Any) -> dict[str, int]:
     return sizes
 
 
-def work(dtype: str, tokens: Any, hidden: Any, inter: Any, num_experts: Any, top_k: Any, random: Any, replayed: int = 0) -> Work:
+def work(dtype: str, **sizes: Any) -> Work:
     """Flops and compulsory bytes of a problem, broadcast over arrays; what is `replayed` does not change them."""
     d = parse_dtype(dtype)
+    tokens, hidden, inter, num_experts, top_k, random = (sizes[name] for name in SIZES)
     spread = touched_experts(tokens, top_k, num_experts)
     touched = np.where(np.asarray(random) > 0, spread, np.minimum(np.asarray(tokens) * top_k, num_experts))
     return moe_work(tokens, hidden, inter, top_k, 1, touched, d.a_bytes, d.b_bytes, d.out_bytes)
@@ -110,7 +114,7 @@ def _tiles() -> npt.NDArray[np.int64]:
     return np.array(rows, dtype=np.int64)
 
 
-def space(gpu: GpuSpec, dtype: str, **sizes: int) -> Configs:
+def space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """Every config that users' tuning scripts offer: tiles, group_m, warps and stages, before the rules."""
     table = _tiles()
     columns = {name: np.repeat(table[:, i], len(_GROUPS)) for i, name in enumerate(BINARY)}
@@ -136,7 +140,7 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any]
     return gemm.formula(gpu, dtype, Configs(configs.columns, np.zeros(len(configs), dtype=np.int8), gemm.VARIANTS))
 
 
-def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int) -> list[Rule]:
+def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: Any) -> list[Rule]:
     """Configs to prune, with reasons: limits of the hardware and the kernel's semantics (hard), and dominated choices."""
     size = _BYTES[dtype]
     bm, bn, bk, warps = (configs[name] for name in (*REQUIRED, "num_warps"))
@@ -158,6 +162,20 @@ def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: int
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Routed:
+    """A problem on its configs: token-expert pairs, experts with any, tiles of rows over all experts, and rows of a tile that are any."""
+
+    tokens: Floats
+    hidden: Floats
+    inter: Floats
+    experts: Floats
+    pairs: Floats
+    touched: Floats
+    tiles_m: Floats
+    rows: Floats
+
+
 def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: Mapping[str, float], **sizes: Any) -> Terms:
     """Physical terms of each config for SIZES (scalars or arrays beside the configs) and optionally `replayed`, an index of REPLAYED.
 
@@ -166,82 +184,104 @@ def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: M
     Both projections are grouped GEMMs (kernels/tiled.py) whose tile rows are the experts' rows padded to block_m (analytic/moe.py).
     Constants: calibration/physics/fused_moe.toml. Evidence: `perfmodel evaluate ranking --kernel fused_moe` (README).
     """
-    c = constants
-    size = float(_BYTES[dtype])
-    tokens, hidden, inter, experts, top_k, random = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
-    bm, bn, group = (configs[n].astype(np.float64) for n in ("block_m", "block_n", "group_m"))
-    pairs = tokens * top_k
-    touched = np.where(random > 0, touched_experts(tokens, top_k, experts), np.minimum(pairs, experts))
-    drawn, even = law.padded_tiles(tokens, top_k, experts, bm), law.even_tiles(tokens, top_k, experts, bm)
-    tiles_m = np.where(random > 0, drawn, even)
-    rows = np.minimum(pairs / tiles_m, bm)
+    c, size = constants, float(_BYTES[dtype])
+    r = _routed(configs, sizes)
     false = np.zeros(len(configs), dtype=bool)
-    threads = 32.0 * configs["num_warps"]
-    resident = np.maximum(blocks_per_sm(gpu, threads, facts.regs, facts.shared_bytes).blocks_per_sm, 1)
-    projections = ((2.0 * inter, hidden, tokens), (hidden, inter, pairs))
-    operands = [(np.minimum(read, pairs) + touched * n) * k * size for n, k, read in projections]
-    outputs = [pairs * n * 2.0 for n, _, _ in projections]
-    replayed = REPLAYED[sizes.get("replayed", 0)]
-    costs = []
-    for (n, k, _), read_bytes, out_bytes in zip(projections, operands, outputs, strict=True):
-        lap = {"nothing": np.inf, "layer": sum(operands) + sum(outputs), "projection": read_bytes + out_bytes}[replayed]
-        cold = miss_share(lap, *cache(gpu, c))
-        tiles_n = np.ceil(n / bn)
-        per_expert = tile.reread_bytes(tiles_m / touched, tiles_n, rows, bn, k * size, group, gpu.sms, gpu.l2_bytes)
-        work = tiled.Launch(
-            tiles_m=tiles_m,
-            tiles_n=tiles_n,
-            split=np.ones(len(configs)),
-            k=k,
-            rows=rows,
-            cols=np.minimum(bn, n),
-            asked_rows=rows,
-            once_bytes=read_bytes * cold,
-            again_bytes=np.maximum(per_expert, 0.0) * touched,
-            out_bytes=out_bytes * cold,
-            dram_share=law.stream_share(
-                configs["block_k"] * size,
-                configs["num_stages"],
-                bn * np.minimum(resident, np.maximum(tiles_m * tiles_n / gpu.sms, 1.0)),
-                group,
-                c["lost_bytes"],
-                c["stream_loss"],
-                c["band_loss"],
-                c["deep_loss"],
-            ),
-        )
-        costs.append(tiled.cost(gpu, dtype, size, configs, facts, c, work, tma=false, swap=false, persistent=false))
-    up, down = costs
-    elementwise = (pairs * 3.0 * inter + (pairs + tokens) * hidden) * 2.0
-    l2_or_dram = np.where(elementwise < gpu.l2_bytes / 2.0, gpu.l2_bytes_per_s * c["elementwise_l2_share"], gpu.dram_bytes_per_s)
-    other_s = elementwise / l2_or_dram + 2.0 * c["next_launch_s"]
+    up, down = (
+        tiled.cost(gpu, dtype, size, configs, facts, c, launch, tma=false, swap=false, persistent=false)
+        for launch in _projections(gpu, size, configs, facts, c, r, REPLAYED[sizes.get("replayed", 0)])
+    )
+    other_s = _elementwise_s(gpu, r, c) + 2.0 * c["next_launch_s"]
     latency: Floats = c["launch_s"] + up.latency_s + c["next_launch_s"] + down.latency_s + other_s
     seconds = {name: value + down.seconds[name] for name, value in up.seconds.items()}
     seconds |= {
         "gate and sum": np.broadcast_to(other_s, latency.shape),
         "launch": np.full_like(latency, c["launch_s"] + c["next_launch_s"]),
     }
-    logs = {f"log_{name.replace(' ', '_')}": np.log(np.maximum(v, 1e-9) / latency) for name, v in seconds.items()}
     columns = {
-        **logs,
+        **tiled.shares(seconds, latency),
         "log_alone_over_throughput": np.log(up.alone_over_throughput),
         "log_up_share": np.log(up.latency_s / latency),
         "waves": np.minimum(up.mean_waves, 8.0),
         "tail": up.mean_waves / up.busiest,
         "resident": up.resident,
-        "log2_block_m": np.log2(bm),
-        "log2_block_n": np.log2(bn),
-        "log2_depth_bytes": np.log2(configs["block_k"] * size),
-        "stages": configs["num_stages"].astype(np.float64),
-        "warps": configs["num_warps"].astype(np.float64),
-        "group_m": np.log2(group),
-        "fill_m": rows / bm,
-        "log_rows_per_expert": np.broadcast_to(np.log(pairs / touched), latency.shape),
-        "touched": np.broadcast_to(touched / experts, latency.shape),
-        "miss": up.miss,
-        "serialised": facts.serialised / np.maximum(facts.multiplies, 1.0),
-        "warpgroup": facts.warpgroup.astype(np.float64),
-        "registers": facts.regs / 255.0,
-        "spill": np.minimum(facts.spill_bytes / 64.0, 4.0),
+        **tiled.shape(configs, size),
+        "fill_m": r.rows / configs["block_m"],
+        "log_rows_per_expert": np.broadcast_to(np.log(r.pairs / r.touched), latency.shape),
+        "touched": np.broadcast_to(r.touched / r.experts, latency.shape),
+        **tiled.code(facts, up),
     }
     return Terms(latency, seconds, up.mean_waves, up.blocks_per_sm, up.limiter, columns, facts.exact)
+
+
+def _routed(configs: Configs, sizes: Mapping[str, Any]) -> _Routed:
+    """How the rows are shared out over experts and tiles: drawn at random, or dealt out evenly."""
+    tokens, hidden, inter, experts, top_k, random = (np.asarray(sizes[n], dtype=np.float64) for n in SIZES)
+    bm = configs["block_m"].astype(np.float64)
+    pairs = tokens * top_k
+    touched = np.where(random > 0, touched_experts(tokens, top_k, experts), np.minimum(pairs, experts))
+    drawn, even = law.padded_tiles(tokens, top_k, experts, bm), law.even_tiles(tokens, top_k, experts, bm)
+    tiles_m = np.where(random > 0, drawn, even)
+    return _Routed(tokens, hidden, inter, experts, pairs, touched, tiles_m, np.minimum(pairs / tiles_m, bm))
+
+
+def _projections(
+    gpu: GpuSpec, size: float, configs: Configs, facts: Facts, c: Mapping[str, float], r: _Routed, replayed: str
+) -> list[tiled.Launch]:
+    """The launches of the up and the down projection; what is `replayed` finds in L2 what of its lap fits there."""
+    shapes = ((2.0 * r.inter, r.hidden, r.tokens), (r.hidden, r.inter, r.pairs))
+    operands = [(np.minimum(read, r.pairs) + r.touched * n) * k * size for n, k, read in shapes]
+    outputs = [r.pairs * n * 2.0 for n, _, _ in shapes]
+    launches = []
+    for (n, k, _), read_bytes, out_bytes in zip(shapes, operands, outputs, strict=True):
+        lap = {"nothing": np.inf, "layer": sum(operands) + sum(outputs), "projection": read_bytes + out_bytes}[replayed]
+        cold = miss_share(lap, *cache(gpu, c))
+        launches.append(_projection(gpu, size, configs, facts, c, r, n=n, k=k, read_bytes=read_bytes * cold, out_bytes=out_bytes * cold))
+    return launches
+
+
+def _projection(
+    gpu: GpuSpec,
+    size: float,
+    configs: Configs,
+    facts: Facts,
+    c: Mapping[str, float],
+    r: _Routed,
+    *,
+    n: Any,
+    k: Any,
+    read_bytes: Any,
+    out_bytes: Any,
+) -> tiled.Launch:
+    """A grouped GEMM of n columns and depth k over the routed rows."""
+    bn, group = configs["block_n"].astype(np.float64), configs["group_m"].astype(np.float64)
+    tiles_n = np.ceil(n / bn)
+    per_expert = tile.reread_bytes(r.tiles_m / r.touched, tiles_n, r.rows, bn, k * size, group, gpu.sms, gpu.l2_bytes)
+    resident = np.maximum(blocks_per_sm(gpu, 32.0 * configs["num_warps"], facts.regs, facts.shared_bytes).blocks_per_sm, 1)
+    streamed = bn * np.minimum(resident, np.maximum(r.tiles_m * tiles_n / gpu.sms, 1.0))
+    losses = (c[name] for name in ("lost_bytes", "stream_loss", "band_loss", "deep_loss"))
+    return tiled.Launch(
+        tiles_m=r.tiles_m,
+        tiles_n=tiles_n,
+        split=np.ones(len(configs)),
+        k=k,
+        rows=r.rows,
+        cols=np.minimum(bn, n),
+        asked_rows=r.rows,
+        once_bytes=read_bytes,
+        again_bytes=np.maximum(per_expert, 0.0) * r.touched,
+        out_bytes=out_bytes,
+        dram_share=law.stream_share(configs["block_k"] * size, configs["num_stages"], streamed, group, *losses),
+    )
+
+
+def _elementwise_s(gpu: GpuSpec, r: _Routed, c: Mapping[str, float]) -> Floats:
+    """Seconds of the gate and of the sum over a token's choices: their bytes, at the rate of L2 while they fit in half of it."""
+    moved = (r.pairs * 3.0 * r.inter + (r.pairs + r.tokens) * r.hidden) * 2.0
+    rate = np.where(moved < gpu.l2_bytes / 2.0, gpu.l2_bytes_per_s * c["elementwise_l2_share"], gpu.dram_bytes_per_s)
+    return np.asarray(moved / rate, dtype=np.float64)
+
+
+from perfmodel.kernels import fused_moe as _this  # noqa: E402, PLW0406  the module itself, so that its type is checked
+
+register(_this)

@@ -22,6 +22,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels import tiled
 from perfmodel.kernels.configs import Configs
 from perfmodel.kernels.facts import Facts
+from perfmodel.kernels.family import register
 from perfmodel.kernels.terms import Rule, Terms
 from perfmodel.ops import Gemm, Work, gemm_work
 
@@ -60,9 +61,9 @@ def computes(op: Any) -> bool:
     return bool(op.kind == "gemm")
 
 
-def operator(dtype: str, m: int, n: int, k: int) -> Gemm:
+def operator(dtype: str, **sizes: Any) -> Gemm:
     """The Gemm of these sizes."""
-    return Gemm(m, n, k, dtype=dtype)
+    return Gemm(**sizes, dtype=dtype)
 
 
 def sizes_of(op: Any) -> dict[str, int]:
@@ -72,9 +73,9 @@ def sizes_of(op: Any) -> dict[str, int]:
     return {name: int(getattr(op, name)) for name in SIZES}
 
 
-def work(dtype: str, m: Any, n: Any, k: Any) -> Work:
+def work(dtype: str, **sizes: Any) -> Work:
     """Flops and compulsory bytes of a problem, broadcast over arrays."""
-    d = parse_dtype(dtype)
+    d, (m, n, k) = parse_dtype(dtype), (sizes[name] for name in SIZES)
     return gemm_work(m, n, k, d.a_bytes, d.b_bytes, d.out_bytes)
 
 
@@ -103,12 +104,13 @@ def binaries(arch: int, dtype: str) -> list[dict[str, Any]]:
     return [{"variant": VARIANTS[row[0]], **dict(zip(BINARY, row[1:], strict=True)), **FIXED} for row in rows]
 
 
-def space(gpu: GpuSpec, m: int, n: int, k: int, dtype: str) -> Configs:
+def space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """Every config worth asking about for this problem on this GPU, before the rules.
 
     Tiles of at most twice the problem's sides; group_m only where there is more than one tile row; split_k only where the tiles alone
     leave SMs idle and each split keeps four steps of k (stream-K paper, arXiv 2301.03598).
     """
+    m, n, k = (sizes[name] for name in SIZES)
     variant, table = tiles(int(gpu.arch.removeprefix("sm_")), dtype)
     persistent = variant == VARIANTS.index("persistent")
     bm, bn, bk = table[:, 0], table[:, 1], table[:, 2]
@@ -128,10 +130,10 @@ def space(gpu: GpuSpec, m: int, n: int, k: int, dtype: str) -> Configs:
     return Configs(columns, variant[index], VARIANTS)
 
 
-def portable_space(gpu: GpuSpec, m: int, n: int, k: int, dtype: str) -> Configs:
+def portable_space(gpu: GpuSpec, dtype: str, **sizes: Any) -> Configs:
     """The pointer kernel's whole grid of tiles, which every GPU can run: what other people's kernels usually offer."""
     variant, table = tiles(80, dtype)
-    fits = (table[:, 0] <= max(16, 2 * m - 1)) & (table[:, 1] <= max(32, 2 * n - 1))
+    fits = (table[:, 0] <= max(16, 2 * sizes["m"] - 1)) & (table[:, 1] <= max(32, 2 * sizes["n"] - 1))
     at = np.flatnonzero(fits)
     columns = {name: table[at, i] for i, name in enumerate(BINARY)}
     columns |= {"split_k": np.ones(len(at), dtype=np.int64), "group_m": np.full(len(at), 8)}
@@ -198,9 +200,9 @@ def formula(gpu: GpuSpec, dtype: str, configs: Configs, sizes: Mapping[str, Any]
     }
 
 
-def rules(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs, facts: Facts) -> list[Rule]:
+def rules(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, **sizes: Any) -> list[Rule]:
     """Configs to prune, with reasons: limits of the hardware and the kernel's semantics (hard), and dominated choices."""
-    size = _BYTES[dtype]
+    size, (m, n, k) = _BYTES[dtype], (sizes[name] for name in SIZES)
     bm, bn, bk = configs["block_m"], configs["block_n"], configs["block_k"]
     warps, split = configs["num_warps"], configs["split_k"]
     tma = configs.of(*_TMA)
@@ -231,66 +233,64 @@ def rules(gpu: GpuSpec, m: int, n: int, k: int, dtype: str, configs: Configs, fa
     ]
 
 
-def terms(gpu: GpuSpec, m: Any, n: Any, k: Any, dtype: str, configs: Configs, facts: Facts, constants: Mapping[str, float]) -> Terms:
-    """Physical terms of each config for sizes m, n, k (scalars or arrays beside the configs).
+def terms(gpu: GpuSpec, dtype: str, configs: Configs, facts: Facts, constants: Mapping[str, float], **sizes: Any) -> Terms:
+    """Physical terms of each config for SIZES (scalars or arrays beside the configs).
 
     latency = launch + cost of the tiles (kernels/tiled.py). Constants: calibration/physics/gemm.toml.
     Evidence: `perfmodel evaluate ranking` on exhaustive sweeps of an H200 (README, accuracy table).
     """
     c = constants
+    launch = _launch(gpu, dtype, configs, c, sizes)
     size = float(_BYTES[dtype])
-    mm, nn, kk = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
-    bm, bn, bk = (configs[x].astype(np.float64) for x in ("block_m", "block_n", "block_k"))
-    split, group = configs["split_k"].astype(np.float64), configs["group_m"].astype(np.float64)
-    tma = configs.of(*_TMA)
-    tiles_m, tiles_n = np.ceil(mm / bm), np.ceil(nn / bn)
-    depth = bk * size
-    real_rows = np.minimum(bm, mm)
-    lines = real_rows * np.ceil(depth / law.LINE_BYTES)
-    compulsory = (mm * kk + nn * kk) * size
-    surplus = law.reread_bytes(tiles_m, tiles_n, bm, bn, kk * size, group, gpu.sms, gpu.l2_bytes)
-    work = tiled.Launch(
-        tiles_m=tiles_m,
-        tiles_n=tiles_n,
-        split=split,
-        k=kk,
-        rows=real_rows,
-        cols=np.minimum(bn, nn),
-        asked_rows=np.where(tma, real_rows, bm / law.shared_line_efficiency(lines, c["hot_lines"])),
-        once_bytes=compulsory,
-        again_bytes=surplus,
-        out_bytes=mm * nn * 2.0,
-    )
-    persistent = configs.of("persistent")
-    cost = tiled.cost(gpu, dtype, size, configs, facts, c, work, tma=tma, swap=configs.of("tma_swap"), persistent=persistent)
+    which = {"tma": configs.of(*_TMA), "swap": configs.of("tma_swap"), "persistent": configs.of("persistent")}
+    cost = tiled.cost(gpu, dtype, size, configs, facts, c, launch, **which)
     latency = c["launch_s"] + cost.latency_s
     seconds = {**cost.seconds, "launch": np.full_like(latency, c["launch_s"])}
-    logs = {f"log_{name.replace(' ', '_')}": np.log(np.maximum(v, 1e-9) / latency) for name, v in seconds.items() if name != "launch"}
     features = {
-        **logs,
+        **tiled.shares(cost.seconds, latency),
         "log_launch": np.log(c["launch_s"] / latency),
         "log_alone_over_throughput": np.log(cost.alone_over_throughput),
         "waves": np.minimum(cost.mean_waves, 8.0),
         "tail": cost.mean_waves / cost.busiest,
         "resident": cost.resident,
         "warps_per_sm": np.minimum(cost.resident, cost.busiest) * configs["num_warps"],
-        "log2_block_m": np.log2(bm),
-        "log2_block_n": np.log2(bn),
-        "log2_depth_bytes": np.log2(depth),
-        "stages": configs["num_stages"].astype(np.float64),
-        "warps": configs["num_warps"].astype(np.float64),
-        "group_m": np.log2(group),
-        "log_reread": np.log1p(surplus / compulsory),
-        "split_k": np.log2(split),
+        **tiled.shape(configs, size),
+        "log_reread": np.log1p(launch.again_bytes / launch.once_bytes),
+        "split_k": np.log2(launch.split),
         "log2_k_steps": np.log2(cost.k_steps),
-        "fill_m": np.broadcast_to(mm / (tiles_m * bm), latency.shape),
-        "fill_n": np.broadcast_to(nn / (tiles_n * bn), latency.shape),
-        "log_l2_share": np.broadcast_to(np.log(compulsory / gpu.l2_bytes), latency.shape),
-        "miss": np.broadcast_to(cost.miss, latency.shape),
-        "serialised": facts.serialised / np.maximum(facts.multiplies, 1.0),
-        "warpgroup": facts.warpgroup.astype(np.float64),
-        "registers": facts.regs / 255.0,
-        "spill": np.minimum(facts.spill_bytes / 64.0, 4.0),
+        "fill_m": np.broadcast_to(sizes["m"] / (launch.tiles_m * configs["block_m"]), latency.shape),
+        "fill_n": np.broadcast_to(sizes["n"] / (launch.tiles_n * configs["block_n"]), latency.shape),
+        "log_l2_share": np.broadcast_to(np.log(launch.once_bytes / gpu.l2_bytes), latency.shape),
+        **tiled.code(facts, cost),
         "variant": np.where(configs.of(PLAIN), 0, configs.code).astype(np.float64),
     }
     return Terms(latency, seconds, cost.mean_waves, cost.blocks_per_sm, cost.limiter, features, facts.exact)
+
+
+def _launch(gpu: GpuSpec, dtype: str, configs: Configs, c: Mapping[str, float], sizes: Mapping[str, Any]) -> tiled.Launch:
+    """The tiles of C, and the bytes of A, B and C."""
+    size = float(_BYTES[dtype])
+    mm, nn, kk = (np.asarray(sizes[name], dtype=np.float64) for name in SIZES)
+    bm, bn, bk = (configs[x].astype(np.float64) for x in REQUIRED)
+    tiles_m, tiles_n = np.ceil(mm / bm), np.ceil(nn / bn)
+    real_rows = np.minimum(bm, mm)
+    lines = real_rows * np.ceil(bk * size / law.LINE_BYTES)
+    group = configs["group_m"].astype(np.float64)
+    compulsory = work(dtype, m=mm, n=nn, k=kk)
+    return tiled.Launch(
+        tiles_m=tiles_m,
+        tiles_n=tiles_n,
+        split=configs["split_k"].astype(np.float64),
+        k=kk,
+        rows=real_rows,
+        cols=np.minimum(bn, nn),
+        asked_rows=np.where(configs.of(*_TMA), real_rows, bm / law.shared_line_efficiency(lines, c["hot_lines"])),
+        once_bytes=compulsory.read_bytes,
+        again_bytes=law.reread_bytes(tiles_m, tiles_n, bm, bn, kk * size, group, gpu.sms, gpu.l2_bytes),
+        out_bytes=compulsory.write_bytes,
+    )
+
+
+from perfmodel.kernels import gemm as _this  # noqa: E402, PLW0406  the module itself, so that its type is checked
+
+register(_this)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.analytic import tile as law
-from perfmodel.analytic.occupancy import LIMITERS, blocks_per_sm
+from perfmodel.analytic.occupancy import LIMITERS, Occupancy, blocks_per_sm
 from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.kernels.configs import Configs
@@ -60,6 +60,43 @@ class Cost:
     miss: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """The blocks of n configs: sides, bytes of a step along K (depth), steps, how many blocks there are, and how many share an SM."""
+
+    bm: Floats
+    bn: Floats
+    bk: Floats
+    depth: Floats
+    warps: Floats
+    units: Floats
+    k_steps: Floats
+    split: Floats
+    resident: Floats
+    occupancy: Occupancy
+
+    @property
+    def step_bytes(self) -> Floats:
+        """Bytes of both operands of one iteration."""
+        return (self.bm + self.bn) * self.depth
+
+
+@dataclass(frozen=True, slots=True)
+class _Iteration:
+    """Cycles that one iteration of one block asks of each resource of its SM, and of all together."""
+
+    tensor: Floats
+    port: Floats
+    shared: Floats
+    issue: Floats
+
+    @property
+    def throughput(self) -> Floats:
+        """Cycles of an iteration while other blocks hide its latency."""
+        found: Floats = law.smooth_max4(self.tensor, self.port, self.shared, self.issue)
+        return found
+
+
 def cost(
     gpu: GpuSpec,
     dtype: str,
@@ -82,81 +119,137 @@ def cost(
 
     Sources and validity of each law: analytic/tile.py.
     """
-    bm, bn, bk = (configs[x].astype(np.float64) for x in ("block_m", "block_n", "block_k"))
-    warps, stages = (configs[x].astype(np.float64) for x in ("num_warps", "num_stages"))
-    split, kk = np.asarray(work.split, dtype=np.float64), np.asarray(work.k, dtype=np.float64)
     clock = gpu.max_clock_hz * c["clock_share"]
-
-    units = work.tiles_m * work.tiles_n * split
-    k_steps = np.ceil(np.ceil(kk / bk) / split)
-    threads = 32.0 * warps
-    occupancy = blocks_per_sm(gpu, threads, facts.regs, facts.shared_bytes)
-    resident = np.maximum(occupancy.blocks_per_sm, 1).astype(np.float64)
-    resident = np.where(persistent, 1.0, resident)
-
-    # what one iteration of one block asks of each resource, in cycles of its SM
-    native = parse_dtype(dtype).rate
-    per_cycle = gpu.tensor_rate(native) / (gpu.sms * gpu.boost_clock_hz)
-    sync_per_cycle = per_cycle * facts.rate_share * (c["mma_sync_share"] if gpu.capability >= (9, 0) else 1.0)
-    flops = 2.0 * bm * bn * bk
-    tensor = law.tensor_cycles(flops, np.where(facts.warpgroup, per_cycle, sync_per_cycle))
-    depth = bk * size
-    wide, narrow = np.where(swap, bn, bm), np.where(swap, bm, bn)
-    operands = np.where(facts.warpgroup, law.warpgroup_operand_bytes(wide, narrow, depth), facts.fragment_bytes * warps)
-    shared = (operands + (bm + bn) * depth) / c["smem_bytes_per_cycle"]
-    issue = facts.loop_instructions * warps / 4.0
-    segment = np.where(tma, 1.0, law.segment_efficiency(depth, c["line_share_64"], c["line_share_32"]))
-    request = (work.asked_rows + work.cols) * depth / segment
-    active = np.minimum(units, gpu.sms)
-    l2_per_cycle = gpu.l2_bytes_per_s * c["l2_rate_factor"] / gpu.max_clock_hz
-    width = c["port_bytes_per_cycle"] * np.where(tma, c["tma_port_gain"], 1.0)
-    port = law.port_cycles(request, active, width, l2_per_cycle)
-    throughput = law.smooth_max4(tensor, port, shared, issue)
-
-    # one block alone
-    k_instructions = depth / 32.0 / np.where(facts.rate_share < 1.0, facts.rate_share, 1.0)
-    dependent = np.where(facts.warpgroup, tensor + c["warpgroup_latency_cycles"], k_instructions * c["multiply_latency_cycles"])
-    chain = dependent + facts.serialised * c["serial_multiply_cycles"]
-    miss = np.minimum(1.0, c["miss_weight"] * work.once_bytes / (units * k_steps * (bm + bn) * depth))
-    far, near = gpu.dram_latency_s * c["dram_latency_factor"], gpu.l2_latency_s * c["l2_latency_factor"]
-    load = (near + np.maximum(far - near, 0.0) * miss) * clock + (work.rows + bn) * depth / c["request_bytes_per_cycle"]
-    # mma.sync reads its fragments before the buffer is free for the next load: that hides under nothing
-    serial = c["sync_cycles"] * warps / 4.0 + np.where(facts.warpgroup, 0.0, c["fragment_latency_cycles"])
-    alone = law.exposed_latency_cycles(load + c["load_wait_share"] * tensor, stages, chain, serial)
-
-    mean, busiest = law.waves(units, gpu.sms)
-    per_step, rounds = law.core_cycles(busiest, mean, resident, throughput, alone, c["tail_weight"])
-    epilogue = bm * bn * np.where(split > 1, 8.0, 2.0) / c["epilogue_bytes_per_cycle"]
-    shared_rounds = 1.0 + c["round_overlap"] * (rounds - 1.0)
-    edges = np.where(
-        persistent,
-        load + epilogue * rounds,
-        (load + epilogue + c["block_start_cycles"]) * np.where(np.minimum(resident, busiest) > 1.0, shared_rounds, rounds),
-    )
+    b = _blocks(gpu, size, configs, facts, work, persistent)
+    each = _iteration(gpu, dtype, b, facts, c, work, tma=tma, swap=swap)
+    throughput = each.throughput
+    alone, load, miss = _alone(gpu, b, each, configs["num_stages"].astype(np.float64), facts, c, work)
+    mean, busiest = law.waves(b.units, gpu.sms)
+    per_step, rounds = law.core_cycles(busiest, mean, b.resident, throughput, alone, c["tail_weight"])
+    edges = _edges(b, load, rounds, busiest, c, persistent)
     spill = 1.0 + facts.spill_bytes / 64.0 * c["spill_share_per_64_bytes"]
-    core_s = (per_step * k_steps * spill + edges) / clock
-    parts = np.where(split > 1, 2.0 * split * work.tiles_m * work.tiles_n * bm * bn * 4.0, 0.0)
-    moved = work.once_bytes + work.again_bytes + work.out_bytes + parts
-    dram_s = law.dram_seconds(moved, gpu.dram_bytes_per_s * c["dram_efficiency"] * work.dram_share, c["dram_ramp_s"])
-    reduce_s = np.where(split > 1, 2.0 * far + split * near, 0.0)
-    share = per_step * k_steps / np.maximum(throughput, 1.0) / clock  # seconds for each cycle of an iteration's demand
+    core_s = (per_step * b.k_steps * spill + edges) / clock
+    dram_s, reduce_s = _dram(gpu, b, c, work)
+    share = per_step * b.k_steps / np.maximum(throughput, 1.0) / clock  # seconds for each cycle of an iteration's demand
     return Cost(
         latency_s=law.smooth_max2(core_s, dram_s) + reduce_s,
         seconds={
-            "compute": tensor * share,
-            "shared memory": shared * share,
-            "issue": issue * share,
-            "L2": port * share,
-            "latency": np.where(alone > np.minimum(resident, busiest) * throughput, per_step * k_steps / clock, 0.0),
+            "compute": each.tensor * share,
+            "shared memory": each.shared * share,
+            "issue": each.issue * share,
+            "L2": each.port * share,
+            "latency": np.where(alone > np.minimum(b.resident, busiest) * throughput, per_step * b.k_steps / clock, 0.0),
             "DRAM": dram_s,
             "fill and epilogue": edges / clock + reduce_s,
         },
         mean_waves=mean,
         busiest=busiest,
-        blocks_per_sm=occupancy.blocks_per_sm,
-        limiter=np.array(LIMITERS)[occupancy.limiter],
-        resident=resident,
+        blocks_per_sm=b.occupancy.blocks_per_sm,
+        limiter=np.array(LIMITERS)[b.occupancy.limiter],
+        resident=b.resident,
         alone_over_throughput=alone / throughput,
-        k_steps=k_steps,
+        k_steps=b.k_steps,
         miss=miss,
     )
+
+
+def _blocks(gpu: GpuSpec, size: float, configs: Configs, facts: Facts, work: Launch, persistent: npt.NDArray[np.bool_]) -> _Blocks:
+    """Blocks of each config and their occupancy; a persistent kernel has one an SM."""
+    bm, bn, bk, warps = (configs[x].astype(np.float64) for x in ("block_m", "block_n", "block_k", "num_warps"))
+    split, kk = np.asarray(work.split, dtype=np.float64), np.asarray(work.k, dtype=np.float64)
+    occupancy = blocks_per_sm(gpu, 32.0 * warps, facts.regs, facts.shared_bytes)
+    resident = np.where(persistent, 1.0, np.maximum(occupancy.blocks_per_sm, 1).astype(np.float64))
+    k_steps = np.ceil(np.ceil(kk / bk) / split)
+    return _Blocks(bm, bn, bk, bk * size, warps, work.tiles_m * work.tiles_n * split, k_steps, split, resident, occupancy)
+
+
+def _iteration(
+    gpu: GpuSpec,
+    dtype: str,
+    b: _Blocks,
+    facts: Facts,
+    c: Mapping[str, float],
+    work: Launch,
+    *,
+    tma: npt.NDArray[np.bool_],
+    swap: npt.NDArray[np.bool_],
+) -> _Iteration:
+    """What one iteration of one block asks of each resource, in cycles of its SM."""
+    per_cycle = gpu.tensor_rate(parse_dtype(dtype).rate) / (gpu.sms * gpu.boost_clock_hz)
+    sync_per_cycle = per_cycle * facts.rate_share * (c["mma_sync_share"] if gpu.capability >= (9, 0) else 1.0)
+    tensor = law.tensor_cycles(2.0 * b.bm * b.bn * b.bk, np.where(facts.warpgroup, per_cycle, sync_per_cycle))
+    wide, narrow = np.where(swap, b.bn, b.bm), np.where(swap, b.bm, b.bn)
+    operands = np.where(facts.warpgroup, law.warpgroup_operand_bytes(wide, narrow, b.depth), facts.fragment_bytes * b.warps)
+    shared = (operands + b.step_bytes) / c["smem_bytes_per_cycle"]
+    segment = np.where(tma, 1.0, law.segment_efficiency(b.depth, c["line_share_64"], c["line_share_32"]))
+    request = (work.asked_rows + work.cols) * b.depth / segment
+    l2_per_cycle = gpu.l2_bytes_per_s * c["l2_rate_factor"] / gpu.max_clock_hz
+    width = c["port_bytes_per_cycle"] * np.where(tma, c["tma_port_gain"], 1.0)
+    port = law.port_cycles(request, np.minimum(b.units, gpu.sms), width, l2_per_cycle)
+    return _Iteration(tensor, port, shared, facts.loop_instructions * b.warps / 4.0)
+
+
+def _alone(
+    gpu: GpuSpec, b: _Blocks, each: _Iteration, stages: Floats, facts: Facts, c: Mapping[str, float], work: Launch
+) -> tuple[Floats, Floats, Floats]:
+    """(cycles of an iteration of one block that nothing hides, cycles of its load, share of loads that come from DRAM)."""
+    k_instructions = b.depth / 32.0 / np.where(facts.rate_share < 1.0, facts.rate_share, 1.0)
+    dependent = np.where(facts.warpgroup, each.tensor + c["warpgroup_latency_cycles"], k_instructions * c["multiply_latency_cycles"])
+    chain = dependent + facts.serialised * c["serial_multiply_cycles"]
+    miss = np.minimum(1.0, c["miss_weight"] * work.once_bytes / (b.units * b.k_steps * b.step_bytes))
+    far, near = _latencies_s(gpu, c)
+    clock = gpu.max_clock_hz * c["clock_share"]
+    load = (near + np.maximum(far - near, 0.0) * miss) * clock + (work.rows + b.bn) * b.depth / c["request_bytes_per_cycle"]
+    # mma.sync reads its fragments before the buffer is free for the next load: that hides under nothing
+    serial = c["sync_cycles"] * b.warps / 4.0 + np.where(facts.warpgroup, 0.0, c["fragment_latency_cycles"])
+    return law.exposed_latency_cycles(load + c["load_wait_share"] * each.tensor, stages, chain, serial), load, miss
+
+
+def _latencies_s(gpu: GpuSpec, c: Mapping[str, float]) -> tuple[float, float]:
+    """Seconds of a loaded access to (DRAM, L2)."""
+    return gpu.dram_latency_s * c["dram_latency_factor"], gpu.l2_latency_s * c["l2_latency_factor"]
+
+
+def _edges(b: _Blocks, load: Floats, rounds: Floats, busiest: Floats, c: Mapping[str, float], persistent: npt.NDArray[np.bool_]) -> Floats:
+    """Cycles beside the iterations of the busiest SM: first loads, stores and starts of blocks; rounds of several blocks overlap them."""
+    epilogue = b.bm * b.bn * np.where(b.split > 1, 8.0, 2.0) / c["epilogue_bytes_per_cycle"]
+    shared_rounds = 1.0 + c["round_overlap"] * (rounds - 1.0)
+    counted = np.where(np.minimum(b.resident, busiest) > 1.0, shared_rounds, rounds)
+    return np.where(persistent, load + epilogue * rounds, (load + epilogue + c["block_start_cycles"]) * counted)
+
+
+def _dram(gpu: GpuSpec, b: _Blocks, c: Mapping[str, float], work: Launch) -> tuple[Floats, Floats]:
+    """Seconds of (DRAM traffic, partial sums of a split K among it; the reduction that follows them)."""
+    parts = np.where(b.split > 1, 2.0 * b.split * work.tiles_m * work.tiles_n * b.bm * b.bn * 4.0, 0.0)
+    moved = work.once_bytes + work.again_bytes + work.out_bytes + parts
+    rate = gpu.dram_bytes_per_s * c["dram_efficiency"] * work.dram_share
+    far, near = _latencies_s(gpu, c)
+    return law.dram_seconds(moved, rate, c["dram_ramp_s"]), np.where(b.split > 1, 2.0 * far + b.split * near, 0.0)
+
+
+def shares(seconds: Mapping[str, Any], latency: Floats) -> dict[str, Any]:
+    """Columns for the residual: the logarithm of each of `seconds` over the latency."""
+    return {f"log_{name.replace(' ', '_')}": np.log(np.maximum(v, 1e-9) / latency) for name, v in seconds.items()}
+
+
+def shape(configs: Configs, size: float) -> dict[str, Any]:
+    """Columns for the residual: the config itself."""
+    return {
+        "log2_block_m": np.log2(configs["block_m"]),
+        "log2_block_n": np.log2(configs["block_n"]),
+        "log2_depth_bytes": np.log2(configs["block_k"] * size),
+        "stages": configs["num_stages"].astype(np.float64),
+        "warps": configs["num_warps"].astype(np.float64),
+        "group_m": np.log2(configs["group_m"]),
+    }
+
+
+def code(facts: Facts, found: Cost) -> dict[str, Any]:
+    """Columns for the residual: misses, and what the compiler made of the config."""
+    return {
+        "miss": np.broadcast_to(found.miss, found.latency_s.shape),
+        "serialised": facts.serialised / np.maximum(facts.multiplies, 1.0),
+        "warpgroup": facts.warpgroup.astype(np.float64),
+        "registers": facts.regs / 255.0,
+        "spill": np.minimum(facts.spill_bytes / 64.0, 4.0),
+    }

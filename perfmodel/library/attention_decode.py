@@ -11,20 +11,19 @@ from perfmodel.analytic.roofline import cache, dram_seconds, miss_share, overlap
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import dram_efficiency, warpgroup_path
 from perfmodel.library.attention_append import indexed
-from perfmodel.library.attention_kernels import Codes, DecodeKernel, Flags, Kernels, decode_kernels
-from perfmodel.library.attention_paths import PATH, PATHS
+from perfmodel.library.attention_kernels import DecodeKernel, decode_kernels
+from perfmodel.library.attention_paths import PATHS, paths
 from perfmodel.library.attention_splits import MOST_SEQUENCES, Plan, plan
 from perfmodel.library.launch import launch_floor_s, named_values, stack_values
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.records import Codes, Flags, Kernels
 from perfmodel.library.stacks import attention_kernel, stack_flags
-from perfmodel.library.stacks.trtllm import xqa, xqa_warpgroup
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops import names
 
 LAW = "library_attention_decode"
 ROWS_OF_A_STEP = 8.0  # query heads that a kernel which turns and appends itself handles at a time
 KV_BLOCK = 64.0  # tokens of a KV tile, for whole tiles loaded and the chain
-_TRTLLM = names.KERNELS.index("trtllm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,7 @@ def _calls(gpu: GpuSpec, columns: Mapping[str, Floats], c: Mapping[str, float]) 
     kv_bytes = names.A_BYTES[columns["kv_dtype"].astype(np.intp)]
     fp8 = np.where(kv_bytes < 2, 1.0, 0.0)
     kernel = attention_kernel(gpu, stack, columns["kernel"].astype(np.intp), kv_bytes < 2)
-    packed, shares = xqa(gpu, columns, fp8)
-    own = kernel == _TRTLLM
-    k = decode_kernels(stack, kernel, own & packed, own & xqa_warpgroup(gpu, columns, fp8))
+    k, shares = decode_kernels(gpu, stack, kernel, columns, fp8)
     kv_len, window = columns["kv_len"], columns["window"]
     seen = np.where(window > 0, np.minimum(kv_len, window), kv_len)
     cut = plan(gpu, k, columns, seen, fp8, shares, c)
@@ -150,11 +147,10 @@ def _chain_s(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> tuple[Floats, F
     narrow = np.where(a.fp8 > 0, c["tile_fp8_share"], 1.0)
     cycles = c["tile_cycles"] + c["tile_dim_cycles"] * a.dim / 128.0 * narrow
     tile_s = cycles / gpu.max_clock_hz + c["tile_latencies"] * gpu.dram_latency_s
-    second = np.where(a.group > a.k.number("second_tile_over_group"), c["xqa_second_tile"], 1.0)
+    second = np.where(a.group > a.k.number("second_tile_over_group"), a.k.constant(c, "second_tile_cost"), 1.0)
     unit_cycles = a.k.constant(c, "unit_cycles") * second
     width = a.dim / 128.0 * np.where(a.own_steps, np.ceil(a.group / ROWS_OF_A_STEP), 1.0)
-    by_dim = np.where(a.k.flag("head_by_head"), 0.0, c["unit_dim_share"])
-    by_dim = np.where(a.own_steps, c["unit_dim_share_xqa_hopper"], by_dim)
+    by_dim = np.where(a.k.flag("head_by_head"), 0.0, a.k.constant(c, "unit_dim_share"))
     unit_s = unit_cycles * (1.0 - by_dim * (1.0 - width)) / gpu.max_clock_hz
     return unit_s, a.share * (unit_s + tiles * tile_s * a.k.constant(c, "chain"))
 
@@ -174,10 +170,10 @@ def _busy_s(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> tuple[Floats, Fl
     sms, clock = float(gpu.sms), gpu.max_clock_hz
     elements = a.batch * a.kv_heads * a.cut.passes * a.cut.rows * (a.seen + a.edge) * a.idle
     mma = gpu.tensor_rate("bf16") * (c["mma_on_wgmma_share"] if warpgroup_path(gpu) else 1.0)
-    own = np.where(a.fp8 > 0, 2.0, 1.0) * gpu.tensor_rate("bf16") * c["tensor_share_fa3"]  # whole wgmma tiles, fp8 as it is
+    own = np.where(a.fp8 > 0, 2.0, 1.0) * gpu.tensor_rate("bf16")  # whole warp-group tiles, fp8 as it is
     levels = np.where(a.dim > 128, c["two_level_share_wide"], c["two_level_share"])
     own = own * np.where((a.fp8 > 0) & a.k.flag("two_level_fp8"), levels, 1.0)
-    tensor = 4.0 * elements * a.dim / np.where(a.k.flag("whole_tiles"), own, mma * a.k.constant(c, "tensor_share"))
+    tensor = 4.0 * elements * a.dim / (np.where(a.k.flag("whole_tiles"), own, mma) * a.k.constant(c, "tensor_share"))
     exp = elements / (gpu.sfu_per_clock_per_sm * sms * clock)
     alone = a.k.flag("head_by_head")
     turned = np.where(alone, 1.0, a.fp8) * a.held_bytes / a.kv_bytes * a.cut.passes * a.idle
@@ -190,8 +186,9 @@ def _convert_per_clock(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> Float
     Kernels that multiply in fp8 as it is transpose V, slower in wide heads; one that goes head by head multiplies on the CUDA cores, as
     fast in fp8 as in 16 bits on sm_90 (public rows: 13 elements a clock and SM).
     """
-    mmha = np.where((a.fp8 > 0) & (gpu.capability == (8, 9)), c["convert_per_clock_mmha_sm_89"], c["convert_per_clock_mmha"])
-    rate = np.where(a.k.flag("head_by_head"), mmha, a.k.constant(c, "convert"))
+    rate = a.k.constant(c, "convert")
+    if gpu.capability == (8, 9):
+        rate = np.where(a.fp8 > 0, a.k.constant(c, "convert_fp8_sm_89", other="convert"), rate)
     found: Floats = np.where(a.k.flag("transposes_values") & (a.dim > 128), 0.5, 1.0) * rate
     return found
 
@@ -199,8 +196,8 @@ def _convert_per_clock(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> Float
 def _fixed_s(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> tuple[Floats, Floats, Floats]:
     """Seconds of (rotary and cache append by kernels of their own, launches and what a stack does a sequence, the combine pass)."""
     floor = launch_floor_s(gpu, c)
-    calls = named_values(c, "launches", PATHS, PATH[a.stack, a.kernel])
-    fused = calls * c["xqa_hopper_launches"] + (a.dim <= 64.0)  # at head_dim 64 public rows show one kernel more
+    calls = named_values(c, "launches", PATHS, paths(a.stack, a.kernel))
+    fused = calls * a.k.constant(c, "launches_share") + (a.dim <= 64.0)  # at head_dim 64 public rows show one kernel more
     calls = np.where(a.own_steps, fused, calls + a.fp8 * stack_values(c, "fp8_launches", a.stack))
     bounded = a.k.flag("varlen", "bounded") & (a.batch <= MOST_SEQUENCES)
     calls = calls + c["varlen_launches"] * (bounded | (a.k.flag("varlen", "batches") & (a.batch > 1)))
@@ -209,7 +206,7 @@ def _fixed_s(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> tuple[Floats, F
     rows_bytes = a.batch * a.dim * 2.0 * (a.q_heads + 2.0 * a.kv_heads)
     prepare = np.where(a.own_steps, 0.0, stack_values(c, "prepare", a.stack) * 2.0 * rows_bytes / gpu.l2_bytes_per_s)
     per_split = a.k.constant(c, "combine_cycles") / gpu.max_clock_hz + a.batch * a.q_heads * a.dim * 4.0 / gpu.l2_bytes_per_s
-    merge = c["combine_launches"] * np.where(a.own_steps, c["xqa_hopper_launches"], 1.0)  # by the last block of a sequence
+    merge = c["combine_launches"] * a.k.constant(c, "launches_share")  # by the last block of a sequence
     combine: Floats = a.cut.combined * (merge * floor + a.cut.splits * per_split)
     return prepare, launches, combine
 
@@ -247,7 +244,7 @@ def _features(
         "head_dim": a.dim,
         "windowed": (columns["window"] > 0) * np.ones_like(latency),
         "fp8_cache": a.fp8,
-        "path": PATH[a.stack, a.kernel].astype(np.float64),
+        "path": paths(a.stack, a.kernel).astype(np.float64),
         "stack": a.stack.astype(np.float64),
         "kernel": a.kernel.astype(np.float64),
     }
@@ -263,5 +260,7 @@ register(
         ("log2_kv", "log2_batch", "head_dim", "group"),
         "attention_decode",
         lambda columns: columns["decode"] > 0,
+        rules="attention",
+        records="attention_kernels",
     )
 )

@@ -9,24 +9,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from perfmodel.analytic.constants import tables
+from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.records import Codes, Kernels, Records, merged
+from perfmodel.library.stacks import choosers, like_first, table_of_stacks
 from perfmodel.library.terms import Floats
 from perfmodel.ops.names import KERNELS, STACKS
 
-Codes = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
 FILE = "attention_kernels"
 NEVER, WARPGROUP, ALWAYS = "never", "warpgroup", "always"
 SKIPS, MASKS, SCREENS = "skips", "masks", "screens"
 WAVES, BLOCKS, SLOTS, GIVEN = "waves", "blocks", "slots", "given"
 REST = "rest"  # the record of a kernel that has none
-_XQA, _XQA_WARPGROUP, _MMHA = "xqa", "xqa_warpgroup", "mmha"
-DECODE_OF = {"trtllm": _MMHA}  # kernels that are several in decode; which one is told by the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +36,23 @@ class PrefillKernel:
     sequence, the heads of a KV head become its query rows. multiplies_cache_type: never, on the warp-group path, or always in the type of
     the cache. window: blocks of keys outside are skipped, masked after they were multiplied, or screened (every block's mask is made).
     warpgroup_to_dim: widest head for which it issues warp-group multiplies, 0 for none; fills_pipeline: such a kernel multiplies one more
-    block a query tile; two_accumulators: keeps wide heads in two groups there; bulk_loads: loads keys by TMA; varlen: a launch more for
-    batches of different lengths. narrow_from_dim: heads over it run on tiles too few for full rate; spills_under_window: does in heads of
+    block a query tile; two_accumulators: keeps wide heads in two groups there; varlen: a launch more for batches of different lengths.
+    narrow_from_dim: heads over it run on tiles too few for full rate; spills_under_window: does in heads of
     193 to 256. two_level_fp8: adds 8-bit sums in two levels; indexed_append: appends values of uneven width by an indexed store.
-    tensor_share, tensor_share_warpgroup, fp8_share, unit_cycles: names of constants of the law.
+    Names of constants of the law: tensor_share, tensor_share_warpgroup, fp8_share; unit_cycles, unit_cycles_warpgroup; screen_cost (a mask
+    over the multiplies of its block), narrow_cost, narrow_mixed_cost (where keys are converted, too), spill_cost, spill_cost_fp8 (share of
+    it with keys of half the size).
     """
 
     tiles: str
     tensor_share: str
     unit_cycles: str
+    unit_cycles_warpgroup: str = "unit_cycles_wgmma"
+    screen_cost: str = ""
+    narrow_cost: str = ""
+    narrow_mixed_cost: str = ""
+    spill_cost: str = ""
+    spill_cost_fp8: str = ""
     tiles_fp8: str = ""
     tiles_warpgroup: str = ""
     tiles_warpgroup_fp8: str = ""
@@ -61,7 +66,6 @@ class PrefillKernel:
     warpgroup_to_dim: float = 0.0
     fills_pipeline: bool = True
     two_accumulators: bool = True
-    bulk_loads: bool = False
     varlen: bool = False
     narrow_from_dim: float = 4096.0
     spills_under_window: bool = False
@@ -88,14 +92,19 @@ class DecodeKernel:
     whole_tiles: multiplies whole warp-group tiles, fp8 as it is; transposes_values: for that, half as fast in heads over 128; one_stage:
     loads and multiplies take turns; turns_and_appends: rotates queries and appends keys itself; varlen: a launch more, for more than one
     sequence or for as many as are planned on the GPU. cuda_cores_below_group: without an 8-bit cache, smaller groups run on the CUDA cores.
-    two_level_fp8, indexed_append: as in prefill. unit_cycles, tensor_share, combine_cycles, convert, chain, max_splits: names of constants
-    of the law (chain: none where empty).
+    two_level_fp8, indexed_append: as in prefill. Names of constants of the law: unit_cycles, unit_dim_share, second_tile_cost,
+    tensor_share, combine_cycles, convert, convert_fp8_sm_89 (where it differs), chain, launches_share (of those of a kernel that turns and
+    appends itself), max_splits.
     """
 
     unit_cycles: str
     tensor_share: str
     combine_cycles: str = "combine_split_cycles"
     convert: str = "convert_per_clock"
+    convert_fp8_sm_89: str = ""
+    unit_dim_share: str = "unit_dim_share"
+    second_tile_cost: str = ""
+    launches_share: str = ""
     chain: str = ""
     max_splits: str = "max_splits"
     query_rows: float = 16.0
@@ -121,71 +130,22 @@ class DecodeKernel:
     indexed_append: bool = False
 
 
-Record = TypeVar("Record", PrefillKernel, DecodeKernel)
-
-
-class Records(Generic[Record]):
-    """The records of a phase, attribute by attribute: an array each, over their codes, made once."""
-
-    def __init__(self, records: tuple[Record, ...]) -> None:
-        self.records: tuple[Record, ...] = records
-        self._known: dict[tuple[str, object], npt.NDArray[Any]] = {}
-
-    def where(self, attribute: str, value: object) -> Flags:
-        """Whether each record's attribute has a value."""
-        known = self._known.get((attribute, value))
-        if known is None:
-            known = self._known[attribute, value] = np.array([getattr(record, attribute) == value for record in self.records])
-        return known
-
-    def numbers(self, attribute: str) -> Floats:
-        """A number of each record."""
-        known = self._known.get((attribute, float))
-        if known is None:
-            known = self._known[attribute, float] = np.array([float(getattr(record, attribute)) for record in self.records])
-        return known
-
-
-@dataclass(frozen=True, slots=True)
-class Kernels(Generic[Record]):
-    """Kernels of n calls: row i runs the record with code[i]."""
-
-    of: Records[Record]
-    code: Codes
-
-    def flag(self, attribute: str, value: object = True) -> Flags:
-        """Where an attribute has a value."""
-        found: Flags = self.of.where(attribute, value)[self.code]
-        return found
-
-    def number(self, attribute: str) -> Floats:
-        """A number of each row's kernel."""
-        found: Floats = self.of.numbers(attribute)[self.code]
-        return found
-
-    def constant(self, c: Mapping[str, float], attribute: str, other: str = "", missing: float = 1.0) -> Floats:
-        """The constant of the law that an attribute names, else the one that `other` names, else `missing`."""
-        names = [getattr(record, attribute) or (getattr(record, other) if other else "") for record in self.of.records]
-        found: Floats = np.array([c[name] if name else missing for name in names])[self.code]
-        return found
-
-
 @functools.cache
 def names(phase: str) -> tuple[str, ...]:
     """The records of a phase in the order of their codes."""
-    return tuple(name for name, entry in tables(FILE).items() if phase in _whole(name, entry))
+    return tuple(name for name in tables(FILE) if merged(name, tables(FILE), phase))
 
 
 @functools.cache
 def prefill_records() -> Records[PrefillKernel]:
     """The records of prefill."""
-    return Records(tuple(PrefillKernel(**_whole(name, tables(FILE)[name])["prefill"]) for name in names("prefill")))
+    return Records(tuple(PrefillKernel(**merged(name, tables(FILE), "prefill")) for name in names("prefill")))
 
 
 @functools.cache
 def decode_records() -> Records[DecodeKernel]:
     """The records of decode."""
-    return Records(tuple(DecodeKernel(**_whole(name, tables(FILE)[name])["decode"]) for name in names("decode")))
+    return Records(tuple(DecodeKernel(**merged(name, tables(FILE), "decode")) for name in names("decode")))
 
 
 def prefill_kernels(stack: Codes, kernel: Codes) -> Kernels[PrefillKernel]:
@@ -193,29 +153,30 @@ def prefill_kernels(stack: Codes, kernel: Codes) -> Kernels[PrefillKernel]:
     return Kernels(prefill_records(), _codes("prefill")[stack, kernel])
 
 
-def decode_kernels(stack: Codes, kernel: Codes, xqa: Flags, xqa_warpgroup: Flags) -> Kernels[DecodeKernel]:
-    """The kernels of n decode calls; `xqa`, `xqa_warpgroup`: those that TensorRT-LLM runs with these kernels (library/stacks/trtllm.py)."""
-    code = _codes("decode")[stack, kernel]
-    if xqa.any() or xqa_warpgroup.any():
-        known = names("decode")
-        code = np.where(xqa_warpgroup, known.index(_XQA_WARPGROUP), np.where(xqa, known.index(_XQA), code))
-    return Kernels(decode_records(), code)
+def decode_kernels(
+    gpu: GpuSpec, stack: Codes, kernel: Codes, columns: Mapping[str, Floats], fp8: Floats
+) -> tuple[Kernels[DecodeKernel], Floats]:
+    """(kernels of n decode calls, the shares that those which are told them by the call cut the keys into).
+
+    A kernel that is several in decode is chosen call by call, as its stack says (Stack.decode_choosers).
+    """
+    code, shares = _codes("decode")[stack, kernel], np.ones_like(fp8)
+    for name, choose in choosers().items():
+        mine = kernel == KERNELS.index(name)
+        if mine.any():
+            records, chosen, cut = choose(gpu, columns, fp8)
+            code = np.where(mine, np.array([names("decode").index(record) for record in records])[chosen], code)
+            shares = np.where(mine, cut, shares)
+    return Kernels(decode_records(), code), shares
 
 
-@functools.cache
+@table_of_stacks
 def _codes(phase: str) -> Codes:
     """(stack, kernel) -> code of its record: that of the kernel as the stack calls it, else the kernel's, else the rest's."""
     known = names(phase)
 
     def place(stack: str, kernel: str) -> int:
-        wanted = (f"{stack} {kernel}", kernel, DECODE_OF.get(kernel, REST), REST)
+        wanted = (*(f"{caller} {kernel}" for caller in like_first(stack)), kernel, REST)
         return next(known.index(name) for name in wanted if name in known)
 
     return np.array([[place(stack, kernel) for kernel in KERNELS] for stack in STACKS])
-
-
-def _whole(name: str, entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """An entry with what it has from the one that it is like."""
-    base = _whole(entry["like"], tables(FILE)[entry["like"]]) if "like" in entry else {}
-    own = {phase: {k: v for k, v in entry.get(phase, {}).items() if k != "source"} for phase in ("prefill", "decode")}
-    return {phase: {**base.get(phase, {}), **own[phase]} for phase in own if base.get(phase) or own[phase]}

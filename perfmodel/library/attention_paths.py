@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
+from perfmodel.library.stacks import like_first, table_of_stacks
 from perfmodel.ops.names import KERNELS, STACKS
 
 PATHS = (
@@ -18,9 +20,17 @@ def family(kernel: str) -> str:
     return "fa" if kernel in ("fa2", "fa3", "fa4") else kernel
 
 
-def _path(stack: str, kernel: str) -> int:
-    """Place in PATHS of a stack and kernel: the pair's own, else the stack's, else the stack with FlashAttention."""
-    return next(PATHS.index(name) for name in (f"{stack}_{kernel}", stack, f"{stack}_{family(kernel)}", f"{stack}_fa") if name in PATHS)
+@table_of_stacks
+def _codes() -> npt.NDArray[np.intp]:
+    """(stack, kernel) -> place in PATHS: the pair's own, else the stack's, else the stack with FlashAttention, else those of its like."""
+
+    def place(stack: str, kernel: str) -> int:
+        callers = ((f"{name}_{kernel}", name, f"{name}_{family(kernel)}", f"{name}_fa") for name in like_first(stack))
+        return next(PATHS.index(name) for names in callers for name in names if name in PATHS)
+
+    return np.array([[place(stack, kernel) for kernel in KERNELS] for stack in STACKS])
 
 
-PATH = np.array([[_path(stack, kernel) for kernel in KERNELS] for stack in STACKS])
+def paths(stack: npt.NDArray[np.intp], kernel: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Place in PATHS of each row's stack and kernel."""
+    return _codes()[stack, kernel]

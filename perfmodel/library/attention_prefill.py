@@ -17,16 +17,14 @@ from perfmodel.library.attention_kernels import (
     MASKS,
     SCREENS,
     WARPGROUP,
-    Codes,
-    Flags,
-    Kernels,
     PrefillKernel,
     prefill_kernels,
 )
-from perfmodel.library.attention_paths import PATH, PATHS
+from perfmodel.library.attention_paths import PATHS, paths
 from perfmodel.library.attention_tiles import tiles
 from perfmodel.library.launch import launch_floor_s, named_values, stack_values
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.records import Codes, Flags, Kernels
 from perfmodel.library.stacks import attention_kernel
 from perfmodel.library.terms import Floats, OperatorTerms
 from perfmodel.ops import names
@@ -166,7 +164,7 @@ def _visits(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> _Visits:
     inside = (a.window > 0) & (a.window < a.kv_len)
     masks, screens = a.k.flag("window", MASKS) & inside, a.k.flag("window", SCREENS) & inside
     window = np.where(masks, 0.0, a.window)  # all blocks, then a mask
-    screened = c["triton_mask_cost"] * 64.0 / a.dim * screens  # a mask over the multiplies of its block
+    screened = a.k.constant(c, "screen_cost") * 64.0 / a.dim * screens
     exact = visited_pairs(a.q_len, a.kv_len, window, a.causal)
     q_tile, kv_tile, heads = tiles(gpu, a.k, a.dim, a.q_heads / a.kv_heads, a.fp8_math)
     rows = np.ceil(a.q_len / q_tile)
@@ -205,10 +203,11 @@ def _tensor_s(gpu: GpuSpec, a: _Calls, v: _Visits, elements: Floats, c: Mapping[
     tensor = v.share * flops / (rate * reached) * np.where(wide, c["wide_head_cost"], 1.0)
     mixed = (a.kv_bytes < 2) & ~a.fp8_math  # converts every key for the 32 query rows that it takes at such widths
     very_wide = a.dim > a.k.number("narrow_from_dim")
-    tensor = tensor * np.where(very_wide, c["triton_wide_cost"] * np.where(mixed, c["triton_mixed_cost"], 1.0), 1.0)
+    narrow = a.k.constant(c, "narrow_cost") * np.where(mixed, a.k.constant(c, "narrow_mixed_cost"), 1.0)
+    tensor = tensor * np.where(very_wide, narrow, 1.0)
     spilled = a.k.flag("spills_under_window") & (a.window > 0) & (a.dim > SPILL_DIMS[0]) & (a.dim <= SPILL_DIMS[1])
-    half_size = np.where(a.kv_bytes < 2, c["triton_window_fp8_share"], 1.0)  # less with keys of half the size
-    return tensor * np.where(spilled, c["triton_window_cost"] * half_size, 1.0), flops
+    half_size = np.where(a.kv_bytes < 2, a.k.constant(c, "spill_cost_fp8"), 1.0)
+    return tensor * np.where(spilled, a.k.constant(c, "spill_cost") * half_size, 1.0), flops
 
 
 def _fp8_share(a: _Calls, grouped: bool, c: Mapping[str, float]) -> Floats:
@@ -224,8 +223,7 @@ def _fp8_share(a: _Calls, grouped: bool, c: Mapping[str, float]) -> Floats:
 
 def _chain_s(gpu: GpuSpec, a: _Calls, v: _Visits, c: Mapping[str, float]) -> Floats:
     """Seconds of the longest unit whose steps follow each other: KV tiles, and what starting a unit costs."""
-    bulk = np.where(a.k.flag("bulk_loads"), c["unit_cycles_cudnn"], c["unit_cycles_wgmma"])  # others copy pages word by word
-    unit_cycles = np.where(a.native, bulk, a.k.constant(c, "unit_cycles"))
+    unit_cycles = np.where(a.native, a.k.constant(c, "unit_cycles_warpgroup"), a.k.constant(c, "unit_cycles"))
     steps = np.ceil(v.longest / KV_BLOCK) * (c["tile_cycles"] + c["tile_dim_cycles"] * a.dim / 128.0)
     found: Floats = (steps + unit_cycles * v.share * v.waves) / gpu.max_clock_hz
     return found
@@ -249,7 +247,7 @@ def _traffic_s(gpu: GpuSpec, a: _Calls, v: _Visits, elements: Floats, c: Mapping
 def _fixed_s(gpu: GpuSpec, a: _Calls, c: Mapping[str, float]) -> Floats:
     """Seconds of launches, and of what a stack does for each sequence."""
     fp8 = (a.kv_bytes < 2) * 1.0
-    calls = named_values(c, "launches", PATHS, PATH[a.stack, a.kernel]) + fp8 * (a.q_bytes > 1) * stack_values(c, "fp8_launches", a.stack)
+    calls = named_values(c, "launches", PATHS, paths(a.stack, a.kernel)) + fp8 * (a.q_bytes > 1) * stack_values(c, "fp8_launches", a.stack)
     calls = calls + c["varlen_launches"] * a.k.flag("varlen")
     calls = calls + c["uneven_launches"] * indexed(a.k.flag("indexed_append"), a.dim)
     found: Floats = calls * launch_floor_s(gpu, c) + stack_values(c, "sequence_ns", a.stack) * 1e-9 * a.batch
@@ -282,7 +280,7 @@ def _features(a: _Calls, v: _Visits, seconds: Mapping[str, Floats], latency: Flo
         "masked": v.masked * one,
         "fp8_cache": (a.kv_bytes < 2).astype(np.float64),
         "fp8_math": a.fp8_math * one,
-        "path": PATH[a.stack, a.kernel].astype(np.float64),
+        "path": paths(a.stack, a.kernel).astype(np.float64),
         "stack": a.stack.astype(np.float64),
         "kernel": a.kernel.astype(np.float64),
     }
@@ -298,5 +296,7 @@ register(
         ("log2_q", "cached", "log2_batch", "head_dim", "group"),
         "attention_prefill",
         lambda columns: columns["decode"] == 0,
+        rules="attention",
+        records="attention_kernels",
     )
 )

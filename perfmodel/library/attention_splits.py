@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import warpgroup_path
-from perfmodel.library.attention_kernels import BLOCKS, GIVEN, WAVES, DecodeKernel, Flags, Kernels
+from perfmodel.library.attention_kernels import BLOCKS, GIVEN, WAVES, DecodeKernel
 from perfmodel.library.attention_tiles import NARROW_FROM, NARROW_ROWS, narrow_tiles
+from perfmodel.library.records import Flags, Kernels
 from perfmodel.library.terms import Floats
 
 TILE_ROWS = 64.0  # query heads of a pass at most

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from perfmodel.analytic.constants import tables
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import warpgroup_path
-from perfmodel.library.attention_kernels import Kernels, PrefillKernel, prefill_records
+from perfmodel.library.attention_kernels import PrefillKernel, prefill_records
+from perfmodel.library.records import Kernels
 from perfmodel.library.terms import Floats
 
 _DIM = 256  # head_dim of FlashAttention-2's widest kernel

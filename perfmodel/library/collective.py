@@ -59,10 +59,9 @@ class CollectiveTerms:
 def model(gpu: GpuSpec, columns: Mapping[str, Any], constants: Mapping[str, float] | None = None) -> CollectiveTerms:
     """Latency of each row: launch + the cheapest of the algorithms and protocols that are legal there.
 
-    columns: kind, message_bytes, n_gpus, optional nodes, dtype, topology, stack, version (of it). stack: nccl (default; launched call
-    by call from C, as nccl-tests does), torch (NCCL through torch.distributed, one process a GPU: call by call it waits for the host,
-    in a graph each call costs torch_graph_us more), vllm, sglang, trtllm, each with _graph or _eager at choice. `constants` override
-    the spec-tier ones. Raises InputError naming the row for sizes below 1, one GPU, GPUs that do not fit the machine, unknown names.
+    columns: kind, message_bytes, n_gpus, optional nodes, dtype, topology, stack, version (of it). stack: one of library/stacks that
+    communicates, nccl where it is not said, with _graph or _eager at choice. `constants` override the spec-tier ones. Raises InputError
+    naming the row for sizes below 1, one GPU, GPUs that do not fit the machine, unknown names.
     """
     k = constant_values(LAW, constants)
     q = Question(gpu, columns, k)
@@ -77,14 +76,9 @@ def model(gpu: GpuSpec, columns: Mapping[str, Any], constants: Mapping[str, floa
     ways, rows = [*ways, *custom], np.arange(q.rows)
     steps = np.stack([c.cost.steps_s for c in ways])[index, rows]
     bandwidth = np.stack([c.cost.bandwidth_s for c in ways])[index, rows]
-    launch = np.where(taken, 0.0, k["launch_us"] * US * scale * np.where(q.graph | q.eager, k["graph_launch_share"], 1.0))
-    launch = launch + np.where(q.torch & q.graph, k["torch_graph_us"] * US, 0.0)
-    copy = np.where(q.eager, 2 * q.message / (gpu.dram_bytes_per_s * k["copy_rate"]), 0.0)
-    bandwidth = bandwidth + copy
-    grouped = np.where(q.kind == "all_to_all", k["torch_grouped_eager"], 1.0)
-    by_torch = k["torch_eager_us"] * np.where(q.kind == "p2p", k["torch_p2p_eager"], grouped)
-    host = np.where(q.eager, k["eager_us"], np.where(q.torch & ~q.graph, by_torch, 0.0)) * US  # hidden behind the GPU's work
-    launch = np.maximum(launch, host - steps - bandwidth)
+    bandwidth = bandwidth + np.where(q.eager, 2 * q.message / (gpu.dram_bytes_per_s * k["copy_rate"]), 0.0)
+    host = _host_s(q, k)  # hidden behind the GPU's work
+    launch = np.maximum(_launch_s(q, k, scale, taken), host - steps - bandwidth)
     latency = steps + bandwidth + launch
     share = bandwidth / latency
     sigma = np.sqrt((share * k["sigma_bandwidth"]) ** 2 + ((1 - share) * np.where(host > 0, k["sigma_eager"], k["sigma_steps"])) ** 2)
@@ -99,6 +93,20 @@ def model(gpu: GpuSpec, columns: Mapping[str, Any], constants: Mapping[str, floa
         features={"log2_bytes": np.log2(q.message), "log2_gpus": np.log2(q.n), "nodes": q.m},
         least_s=_least_s(q, k),
     )
+
+
+def _launch_s(q: Question, k: Mapping[str, float], scale: float, taken: Bools) -> Floats:
+    """Seconds of the launch: less of it in a graph or behind a copy, none beside a kernel of the stack's own (`taken`)."""
+    launch = np.where(taken, 0.0, k["launch_us"] * US * scale * np.where(q.graph | q.eager, k["graph_launch_share"], 1.0))
+    return launch + np.where(q.graph, q.constant(k, "graph_us", 0.0) * US, 0.0)
+
+
+def _host_s(q: Question, k: Mapping[str, float]) -> Floats:
+    """Seconds that a Python host takes for a call, 0 where none does."""
+    shares = {kind: q.constant(k, name, 1.0) for kind, name in (("p2p", "p2p_calls"), ("all_to_all", "grouped_calls"))}
+    by_kind = np.where(q.kind == "p2p", shares["p2p"], np.where(q.kind == "all_to_all", shares["all_to_all"], 1.0))
+    called = q.constant(k, "call_us", 0.0) * by_kind
+    return np.where(q.eager, k["eager_us"], np.where(q.by_python, called, 0.0)) * US
 
 
 def _least_s(q: Question, k: Mapping[str, float]) -> Floats:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from perfmodel.analytic.network import Cost, direct, nvls, ring, ring_hops, tree, warp_gain
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.collective_question import Question
+from perfmodel.ops.collective import least_share
 from perfmodel.units import GB
 
 Floats = npt.NDArray[np.float64]
@@ -40,7 +41,7 @@ def candidates(gpu: GpuSpec, q: Question, k: Mapping[str, float], scale: float) 
     cast = q.kind == "broadcast"
     single, nv = m == 1, links.nvlink
     rounds = np.where(reduce_all, 2.0, 1.0)
-    share = np.where(cast, 1.0, rounds * (n - 1) / n)
+    share = least_share(q.kind, n, in_switch=False)
     hop_factor = np.where(gather, k["gather_hop"], np.where(scatter, k["scatter_hop"], np.where(cast, k["cast_hop"], 1.0)))
     inside = np.where(cast & nv, links.wire * k["stream_rate"], links.rate * _rate_factor(q, k))
     rate = np.where(single, inside, np.minimum(inside, links.nic * n / m)) * _cached(q, k)

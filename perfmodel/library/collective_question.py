@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +12,13 @@ from perfmodel.dtypes import dtype as parse_dtype
 from perfmodel.errors import InputError, plain, shown
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.collective_links import Links, resolve_links
-from perfmodel.library.collective_stacks import DEFAULT_STACK, parse_stack, version_key
+from perfmodel.library.collective_stacks import DEFAULT_STACK, communicating, parse_stack, version_key
 from perfmodel.ops.cells import factorized
 from perfmodel.ops.collective import MAX_BYTES, collective_kind
 
-if TYPE_CHECKING:
-    pass
-
 NEW_NCCL = (2, 27)  # send/recv and LL changed between 2.23 and 2.27.3, as rows of both on one kind of host show
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 class Question:
@@ -46,11 +44,22 @@ class Question:
         self.stacks = [parse_stack(x) for x in stacks]
         self.eager = np.array([e for _, e, _ in self.stacks], dtype=bool)[self.stack_code]
         self.graph = np.array([g for _, _, g in self.stacks], dtype=bool)[self.stack_code]
-        self.torch = np.array([name == "torch" for name, _, _ in self.stacks], dtype=bool)[self.stack_code]
+        how = communicating()
+        self.how = [how[name] for name, _, _ in self.stacks]
+        self.by_python = self._each([c.from_python for c in self.how]) & ~self.graph
         self.versions, self.version_code = levels(columns.get("version", ""), self.rows)
-        nccl = np.array([name in ("nccl", "torch") for name, _, _ in self.stacks], dtype=bool)[self.stack_code]
         before = np.array([version_key(v) < NEW_NCCL for v in self.versions], dtype=bool)[self.version_code]
-        self.old = nccl & before
+        self.old = self._each([not c.rules for c in self.how]) & before
+
+    def _each(self, of_stacks: list[bool]) -> Bools:
+        found: Bools = np.array(of_stacks, dtype=bool)[self.stack_code]
+        return found
+
+    def constant(self, k: Mapping[str, float], attribute: str, missing: float) -> Floats:
+        """The constant of the law that an attribute of each row's stack names (Communication), `missing` where it names none."""
+        names = [getattr(c, attribute) for c in self.how]
+        found: Floats = np.array([k[name] if name else missing for name in names])[self.stack_code]
+        return found
 
 
 def _check(name: str, values: Floats, low: int) -> None:

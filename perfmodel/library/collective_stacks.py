@@ -1,4 +1,4 @@
-"""How a serving stack runs an all-reduce: stack names, versions, and the sizes at which it changes algorithm."""
+"""How a stack runs collectives: its name as questions spell it, versions, and the sizes at which it changes algorithm."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from perfmodel.analytic.constants import tables
 from perfmodel.errors import plain, unknown_name
 from perfmodel.hw.node import NVLINK
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.stacks import like_first, stack_names, stack_of, table_of_stacks
+from perfmodel.library.stacks.stack import Communication
 
 Floats = npt.NDArray[np.float64]
 DEFAULT_STACK = "nccl"
-STACKS = (DEFAULT_STACK, "torch", "vllm", "sglang", "trtllm")
 _SAME = {"pynccl": "nccl", "nccltests": "nccl", "pytorch": "torch", "tensorrtllm": "trtllm", "trt": "trtllm", "none": "nccl", "": "nccl"}
 
 
@@ -32,26 +33,40 @@ class Limits:
     push: bool
 
 
+@table_of_stacks
+def communicating() -> Mapping[str, Communication]:
+    """The stacks that run collectives, each as it says itself or else as the one that it is like."""
+    said = {name: next((how for like in like_first(name) if (how := stack_of(like).communication)), None) for name in stack_names()}
+    return {name: how for name, how in said.items() if how is not None}
+
+
+@table_of_stacks
+def _by_letters() -> Mapping[str, str]:
+    """Names of those stacks without underscores."""
+    return {name.replace("_", ""): name for name in communicating()}
+
+
 def parse_stack(name: object) -> tuple[str, bool, bool]:
     """(stack, eager, in a graph) of "vllm", "vllm_graph", "SGLang_eager", "NCCL" ...
 
-    Serving stacks replay CUDA graphs unless "_eager" is said; nccl (from C, as nccl-tests does) and torch (from Python) launch each
-    call unless "_graph" is.
+    Stacks that replay CUDA graphs do so unless "_eager" is said; the others launch each call unless "_graph" is.
     Raises InputError for an unknown stack.
     """
     text = plain(name).lower().replace("-", "_").replace(" ", "_")
     eager, graph = text.endswith("_eager"), text.endswith("_graph")
     bare = text.removesuffix("_eager").removesuffix("_graph").replace("_", "")
-    stack = _SAME.get(bare, bare)
-    if stack not in STACKS:
-        raise unknown_name("stack for a collective", name, [*STACKS, "vllm_eager", "vllm_graph"])
-    return stack, eager and stack in ("vllm", "sglang"), graph or (stack not in ("nccl", "torch") and not eager)
+    known = communicating()
+    stack = _by_letters().get(_SAME.get(bare, bare), "")
+    if not stack:
+        raise unknown_name("stack for a collective", name, [*known, "vllm_eager", "vllm_graph"])
+    how = known[stack]
+    return stack, eager and how.eager, graph or (how.graphs and not eager)
 
 
 def from_python(name: object) -> bool:
-    """Whether each call of that stack is launched by a Python host: serving stacks with "_eager", and torch without "_graph"."""
+    """Whether each call of that stack is launched by a Python host: a stack told to be eager, or one that always is outside of graphs."""
     stack, eager, graph = parse_stack(name)
-    return eager or (stack == "torch" and not graph)
+    return eager or (communicating()[stack].from_python and not graph)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -71,15 +86,12 @@ def limits(stack: str, version: object, gpu: GpuSpec, n_gpus: int, path: str) ->
 
 @functools.lru_cache(maxsize=4096)
 def _limits(stack: str, version: tuple[int, ...], arch: str, n_gpus: int, path: str) -> Limits:
-    if stack in ("nccl", "torch"):
+    how, nvlink = communicating()[stack], path in NVLINK
+    alone = not nvlink and (n_gpus > 2 or not how.without_nvlink)  # without NVLink the kernels run for a pair at most
+    if not how.rules or path == "pcie_sockets" or alone:  # peer access is needed
         return Limits(0, 0, 0, False)
-    nvlink = path in NVLINK
-    if path == "pcie_sockets" or (not nvlink and (n_gpus > 2 or stack == "trtllm")):
-        return Limits(
-            0, 0, 0, False
-        )  # peer access is needed, and without NVLink the kernels run for a pair only; TensorRT-LLM's not at all
     chosen: dict[str, Any] = {}
-    for rule in tables("collective_stacks")[stack]["rules"]:
+    for rule in tables("collective_stacks")[how.rules]["rules"]:
         if version_key(rule["since"]) <= version and arch in rule.get("arch", [arch]):
             chosen = rule
     multicast = _limit(chosen.get("multicast_bytes", {}), n_gpus)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import FULL_MMA, FULL_WGMMA, dram_efficiency, joule_per_flop, warpgroup_path
 from perfmodel.library.launch import stack_values
 from perfmodel.library.law import OperatorLaw, register
+from perfmodel.library.records import Codes
 from perfmodel.library.stacks import gemm_codes, stack_flags
 from perfmodel.library.terms import OperatorTerms
 from perfmodel.ops import names
+from perfmodel.ops.gemm import gemm_bytes, gemm_flops
 
 LAW = "library_gemm"
 SIZES = ("m", "n", "k")
@@ -139,95 +142,138 @@ def _l2_bytes_per_s(gpu: GpuSpec, c: Mapping[str, float]) -> float:
     return gpu.l2_bytes_per_s * c["l2_rate_factor" if warpgroup_path(gpu) else "l2_rate_factor_mma"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """n products as they run: m counts the rows of the whole batch; weights, acts: bytes; copies: sets of weights that take turns."""
+
+    m: Floats
+    n: Floats
+    k: Floats
+    dtype: Codes
+    stack: Codes
+    flops: Floats
+    weights: Floats
+    acts: Floats
+    copies: Floats
+
+    @property
+    def a_bytes(self) -> Floats:
+        """Bytes of an element of the activations."""
+        return names.A_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """The best tile of each product: seconds of the SMs in all, of multiplies, of operands and of K steps alone; how it cuts the work."""
+
+    total: Floats
+    tensor: Floats
+    feed: Floats
+    chain: Floats
+    waves: Floats
+    splits: Floats
+    tile: Floats
+
+
 def terms(gpu: GpuSpec, columns: Columns, c: Mapping[str, float]) -> OperatorTerms:
     """Terms of n GEMMs C[m,n] = A[m,k] B[k,n], `batch` copies of each.
 
         t = floor + quantise + overlap(core, DRAM, L2),   core = max of tensor and power time, nearly
 
-    floor: back-to-back launch inside a graph; DRAM: weights that do not stay in L2 between calls (a stack rotates through `copies`
-    of them) and activations that do not fit; quantise: activation quantisation of fp8 and int8, one or more kernels: scales of blocks
-    are found in one pass, a scale of the whole tensor in several. Block scales slow the inner loop of mma.sync down.
     No answer beats peak_share of the datasheet's tensor rate.
     Units: seconds, bytes, flop. Source: NVIDIA, Matrix Multiplication Background User's Guide (tiles, waves); stream-K,
     arXiv 2301.03598 (split-K); analytic/roofline.py and power.py. Valid: sizes of 1 to 2^31, sm_80 to sm_120.
     Evidence: 169,000 public bf16 rows of four GPUs; `perfmodel evaluate operators --operator gemm` prints the errors.
     """
-    code = columns["dtype"].astype(np.intp)
-    stack = columns["stack"].astype(np.intp)
-    a_bytes, b_bytes, out_bytes = names.A_BYTES[code], names.B_BYTES[code], names.OUT_BYTES[code]
-    rate, blocks = names.tensor_rates(gpu, code), names.BLOCK_SCALED[code]
-    loop_rate = rate if warpgroup_path(gpu) else np.where(blocks, rate * c["block_share_mma"], rate)
-    batch = columns["batch"]
-    m, n, k = columns["m"] * batch, columns["n"], columns["k"]
-    core, tensor, feed, chain, waves, splits, tile = _core(gpu, c, m, n, k, a_bytes, b_bytes, loop_rate)
-    clock = gpu.max_clock_hz
-    core, tensor, feed, chain = core / clock, tensor / clock, feed / clock, chain / clock
-    weights, acts = n * k * b_bytes * batch, m * k * a_bytes + m * n * out_bytes
-    copies = stack_values(c, "copies", stack)
-    capacity, sharpness = cache(gpu, c)
-    cold = miss_share(copies * weights + acts, capacity, sharpness)
-    cold_acts = miss_share(weights + acts, capacity, sharpness)
-    from_dram = weights * cold + acts * cold_acts
-    active = np.minimum(waves, 1.0) * gpu.sms
-    dram = dram_seconds(from_dram, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), 2.0 * gpu.dram_latency_s, active, c["bytes_in_flight"])
-    dram = dram + c["ramp_latencies"] * gpu.dram_latency_s * cold
-    l2 = (weights + acts) / _l2_bytes_per_s(gpu, c)
-    toggling = np.where(stack_flags("constant_weights", stack) > 0, c["constant_data_power"], 1.0)
-    flops = 2.0 * m * n * k
-    power = power_seconds(
-        flops * toggling * np.sqrt(a_bytes / 2.0), joule_per_flop(gpu, c), from_dram, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"]
-    )
+    a = _calls(columns, c)
+    rate = names.tensor_rates(gpu, a.dtype)
+    core = _tiles(gpu, a, rate, c)
+    dram, from_dram = _dram_s(gpu, a, core.waves, c)
+    l2 = (a.weights + a.acts) / _l2_bytes_per_s(gpu, c)
+    power = _power_s(gpu, a, from_dram, c)
     floor = c["floor_us"] * 1e-6 + c["floor_latencies"] * gpu.dram_latency_s
-    launches = np.where(blocks, stack_values(c, "quantise_block", stack), stack_values(c, "quantise", stack))
-    quantise = np.where(names.QUANTISED[code], launches * floor + m * k * 3.0 / gpu.dram_bytes_per_s, 0.0)
-    quantise = quantise + np.where(names.WEIGHT_ONLY[code], c["weight_only_us"] * 1e-6, 0.0)
-    busy = overlap(c["power_power"], core, power)
-    latency = floor + quantise + overlap(c["overlap_power"], busy, dram, l2)
+    quantise = _quantise_s(gpu, a, floor, c)
+    latency = floor + quantise + overlap(c["overlap_power"], overlap(c["power_power"], core.total, power), dram, l2)
+    seconds = {
+        "tensor": core.tensor, "operand feed": core.feed, "k latency": core.chain, "dram": dram, "l2": l2, "power": power,
+        "launch": floor * np.ones_like(latency), "quantise": quantise,
+    }  # fmt: skip
+    features = _features(gpu, a, core, seconds, latency, cache(gpu, c)[0])
+    return OperatorTerms(latency, seconds, features, least_s=a.flops / (c["peak_share"] * rate))
 
-    wide, wider, small = (
-        np.ceil(m / 128) * np.ceil(n / 128) / gpu.sms,
-        np.ceil(m / 128) * np.ceil(n / 256) / gpu.sms,
-        np.ceil(m / 64) * np.ceil(n / 64),
-    )
-    one = np.ones_like(latency)
-    features = {
-        "tensor": np.log(tensor / latency),
-        "feed": np.log(feed / latency),
-        "chain": np.log(chain / latency),
-        "dram": np.log(dram / latency),
-        "l2": np.log(l2 / latency),
-        "power": np.log(power / latency),
-        "floor": np.log(floor / latency),
-        "quantise": quantise / latency,
-        "waves": np.log(waves),
-        "tail": np.ceil(waves) / waves,
+
+def _calls(columns: Columns, c: Mapping[str, float]) -> _Calls:
+    """The products, with the bytes of their operands."""
+    code, stack = columns["dtype"].astype(np.intp), columns["stack"].astype(np.intp)
+    m, n, k, batch = columns["m"], columns["n"], columns["k"], columns["batch"]
+    read, weights, written = gemm_bytes(m, n, k, names.A_BYTES[code], names.B_BYTES[code], names.OUT_BYTES[code], batch)
+    return _Calls(m * batch, n, k, code, stack, gemm_flops(m, n, k, batch), weights, read + written, stack_values(c, "copies", stack))
+
+
+def _tiles(gpu: GpuSpec, a: _Calls, rate: Floats, c: Mapping[str, float]) -> _Core:
+    """The best tile of each product (`_core`). Block scales slow the inner loop of mma.sync down."""
+    if not warpgroup_path(gpu):
+        rate = np.where(names.BLOCK_SCALED[a.dtype], rate * c["block_share_mma"], rate)
+    cycles, clock = _core(gpu, c, a.m, a.n, a.k, a.a_bytes, names.B_BYTES[a.dtype], rate), gpu.max_clock_hz
+    return _Core(*(part / clock for part in cycles[:4]), *cycles[4:])
+
+
+def _dram_s(gpu: GpuSpec, a: _Calls, waves: Floats, c: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """(seconds, bytes) of DRAM: weights that do not stay in L2 between calls, of which `copies` take turns, activations that do not fit."""
+    capacity, sharpness = cache(gpu, c)
+    cold = miss_share(a.copies * a.weights + a.acts, capacity, sharpness)
+    moved = a.weights * cold + a.acts * miss_share(a.weights + a.acts, capacity, sharpness)
+    active, latency_s = np.minimum(waves, 1.0) * gpu.sms, 2.0 * gpu.dram_latency_s
+    dram = dram_seconds(moved, gpu.dram_bytes_per_s, dram_efficiency(gpu, c), latency_s, active, c["bytes_in_flight"])
+    return dram + c["ramp_latencies"] * gpu.dram_latency_s * cold, moved
+
+
+def _power_s(gpu: GpuSpec, a: _Calls, from_dram: Floats, c: Mapping[str, float]) -> Floats:
+    """Seconds that the board's power limit asks for: constant weights toggle fewer bits, narrow operands too."""
+    toggling = np.where(stack_flags("constant_weights", a.stack) > 0, c["constant_data_power"], 1.0)
+    switched = a.flops * toggling * np.sqrt(a.a_bytes / 2.0)
+    found: Floats = power_seconds(switched, joule_per_flop(gpu, c), from_dram, c["pj_per_byte"] * 1e-12, gpu.power_w, c["idle_share"])
+    return found
+
+
+def _quantise_s(gpu: GpuSpec, a: _Calls, floor: float, c: Mapping[str, float]) -> Floats:
+    """Seconds of quantising activations: scales of blocks are found in one pass, a scale of the whole tensor in several launches."""
+    blocks = names.BLOCK_SCALED[a.dtype]
+    launches = np.where(blocks, stack_values(c, "quantise_block", a.stack), stack_values(c, "quantise", a.stack))
+    quantise = np.where(names.QUANTISED[a.dtype], launches * floor + a.m * a.k * 3.0 / gpu.dram_bytes_per_s, 0.0)
+    return quantise + np.where(names.WEIGHT_ONLY[a.dtype], c["weight_only_us"] * 1e-6, 0.0)
+
+
+def _features(gpu: GpuSpec, a: _Calls, core: _Core, seconds: Mapping[str, Floats], latency: Floats, usable_l2: float) -> dict[str, Floats]:
+    """Dimensionless columns for the residual."""
+    m, n = a.m, a.n
+    high = np.ceil(m / 128)
+    wide, wider = high * np.ceil(n / 128) / gpu.sms, high * np.ceil(n / 256) / gpu.sms
+    small = np.ceil(m / 64) * np.ceil(n / 64)
+    shares = {
+        "tensor": "tensor", "feed": "operand feed", "chain": "k latency", "dram": "dram", "l2": "l2", "power": "power", "floor": "launch",
+    }  # fmt: skip
+    return {
+        **{name: np.log(seconds[term] / latency) for name, term in shares.items()},
+        "quantise": seconds["quantise"] / latency,
+        "waves": np.log(core.waves),
+        "tail": np.ceil(core.waves) / core.waves,
         "tail_128": np.ceil(wide) / wide,
         "tail_256": np.ceil(wider) / wider,
         "tiles_64": np.log(small / gpu.sms),
-        "splits": splits,
-        "tile": tile,
-        "weights_in_l2": np.log(copies * weights / capacity),
-        "acts_in_l2": np.log(acts / capacity),
+        "splits": core.splits,
+        "tile": core.tile,
+        "weights_in_l2": np.log(a.copies * a.weights / usable_l2),
+        "acts_in_l2": np.log(a.acts / usable_l2),
         "log2_m": np.log2(m),
         "log2_n": np.log2(n),
-        "log2_k": np.log2(k),
-        "pad_128": np.ceil(m / 128) * 128 / m,
+        "log2_k": np.log2(a.k),
+        "pad_128": high * 128 / m,
         "m_mod_8": np.mod(m, 8),
-        "warpgroup": one * warpgroup_path(gpu),
-        "dtype": code.astype(np.float64),
-        "stack": gemm_codes(stack).astype(np.float64),
+        "warpgroup": np.ones_like(latency) * warpgroup_path(gpu),
+        "dtype": a.dtype.astype(np.float64),
+        "stack": gemm_codes(a.stack).astype(np.float64),
     }
-    seconds = {
-        "tensor": tensor,
-        "operand feed": feed,
-        "k latency": chain,
-        "dram": dram,
-        "l2": l2,
-        "power": power,
-        "launch": floor * one,
-        "quantise": quantise,
-    }
-    return OperatorTerms(latency, seconds, features, least_s=flops / (c["peak_share"] * rate))
 
 
 _DOMAIN = ("log2_m", "log2_n", "log2_k")

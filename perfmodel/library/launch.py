@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.stacks import like_first, table_of_stacks
 from perfmodel.ops.names import STACKS
 
 Floats = npt.NDArray[np.float64]
@@ -22,8 +23,16 @@ def launch_floor_s(gpu: GpuSpec, c: Mapping[str, float]) -> float:
 
 
 def stack_values(c: Mapping[str, float], prefix: str, stack: npt.NDArray[np.intp]) -> Floats:
-    """Constant `<prefix>_<stack>` of each row's stack; `stack`: codes."""
-    return named_values(c, prefix, STACKS, stack)
+    """Constant `<prefix>_<stack>` of each row's stack, or of the one that it is like where it has none; `stack`: codes."""
+    table = np.array([next(c[key] for key in keys if key in c) for keys in _keys(prefix)])
+    result: Floats = table[stack]
+    return result
+
+
+@table_of_stacks
+def _keys(prefix: str) -> list[list[str]]:
+    """By code of a stack: names that its constant may have, the likeliest first."""
+    return [[f"{prefix}_{name}" for name in like_first(stack)] for stack in STACKS]
 
 
 def named_values(c: Mapping[str, float], prefix: str, names: Sequence[object], codes: npt.NDArray[np.intp]) -> Floats:

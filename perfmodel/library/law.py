@@ -27,7 +27,8 @@ class OperatorLaw:
 
     kind: the tables that it reads; law: the file of its constants in calibration/physics; shape: columns of which rows that share them are
     held out together; domain: features whose training range says whether an answer extrapolates; data: file of data/operators with its
-    rows; answers: which rows of its kind it is for (None: all of them).
+    rows; answers: which rows of its kind it is for (None: all of them); rules: the decision list of a Stack that chooses its kernels, and
+    records: the file of what those are, in calibration/physics ("" where a law knows no kernels apart).
     """
 
     name: str
@@ -38,6 +39,8 @@ class OperatorLaw:
     domain: tuple[str, ...]
     data: str
     answers: Callable[[Mapping[str, Floats]], npt.NDArray[np.bool_]] | None = None
+    rules: str = ""
+    records: str = ""
 
 
 REGISTRY: dict[str, OperatorLaw] = {}

@@ -1,24 +1,23 @@
-"""Tiles of the grouped GEMMs: what each stack's kernel takes for shapes that nobody tuned."""
+"""Tiles of the grouped GEMMs: what each kernel takes for shapes that nobody tuned."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from perfmodel.analytic.constants import tables
 from perfmodel.hw.spec import GpuSpec
+from perfmodel.library.moe_kernels import MoeKernel, records
+from perfmodel.library.records import Kernels
 from perfmodel.library.terms import Floats
 from perfmodel.ops import names
-from perfmodel.ops.names import KERNELS, STACKS
 
-PATHS = ("any", "vllm_triton", "vllm_cutlass", "sglang_triton", "sglang_cutlass", "trtllm")
-"""Grouped GEMM by stack: each has its own count of launches and share of the tensor rate."""
-VLLM_TRITON, VLLM_CUTLASS, SGLANG_TRITON, SGLANG_CUTLASS = (PATHS.index(name) for name in PATHS[1:5])
-_CUTLASS = ("cutlass", "flashinfer", "deepgemm", "trtllm")
+FILE = "moe_tiles"
 _KIB, _LINE = 1024.0, 128.0
-_BLOCKWISE = names.DTYPES.index("fp8_block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,45 +34,40 @@ class Tile:
         return Tile(*(np.where(condition, mine, theirs) for mine, theirs in pairs))
 
 
-def _path(stack: str, kernel: str) -> int:
-    """Place in PATHS; vLLM and SGLang run Triton unless a kernel says otherwise."""
-    name = f"{stack}_cutlass" if kernel in _CUTLASS else f"{stack}_triton"
-    return PATHS.index(stack if stack == "trtllm" else name) if stack in ("vllm", "sglang", "trtllm") else 0
+@functools.cache
+def _rules() -> tuple[tuple[str, ...], npt.NDArray[np.bool_], Floats, Floats]:
+    """Names, whether by load, sizes up to which a tile holds (rule, step), tiles (rule, step, [rows, columns, depth]; NaN: derived)."""
+    known = tables(FILE)
+    steps = max(len(entry["columns"]) for entry in known.values())
+    up_to, found = np.full((len(known), steps - 1), np.inf), np.full((len(known), steps, 3), np.nan)
+    for index, entry in enumerate(known.values()):
+        up_to[index, : len(entry.get("up_to", ()))] = entry.get("up_to", ())
+        for side, name in enumerate(("rows", "columns", "depth")):
+            found[index, : len(entry.get(name, ())), side] = entry.get(name, ())
+    return tuple(known), np.array([entry.get("by") == "load" for entry in known.values()]), up_to, found
 
 
-PATH = np.array([[_path(stack, kernel) for kernel in KERNELS] for stack in STACKS])
-
-
-def layer_tiles(gpu: GpuSpec, columns: Mapping[str, Floats], path: npt.NDArray[np.intp], mean: Floats) -> Tile:
-    """Tiles of a whole layer whose GPU sees `mean` rows an expert.
-
-    TensorRT-LLM tunes its CUTLASS tiles: the power of two over the mean load, 16 to 128 rows. FlashInfer's CUTLASS kernels are the same
-    with the first tile of their list, unless somebody tunes them: 128 by 16 on sm_90 (but for block-scaled fp8, another kernel), 32 by
-    128 elsewhere. Source: FlashInfer, cutlass_heuristic.cpp (candidate tiles of a grouped GEMM).
-    Triton, rows by columns by depth: SGLang, and vLLM's older releases, 16 by 32 by 64 up to as many tokens as this GPU has experts,
-    else 64 by 64 by 32; newer vLLM 16, 32, 64, 128 rows up to 32, 96, 512, more tokens, 64 columns by 128 up to 64 tokens, else 128
-    by 64; block-scaled fp8 64 by 128 by 128, 16 rows up to 64 tokens in vLLM. Source: get_default_config of both.
-    """
-    tokens, one = columns["tokens"], np.ones_like(columns["tokens"])
-    code = columns["dtype"].astype(np.intp)
-    blockwise, fp8, narrow = code == _BLOCKWISE, names.A_BYTES[code] < 2, tokens <= 64
-    few = tokens <= columns["num_experts"] / columns["ep"]
-    untuned = ((path == VLLM_CUTLASS) | (path == SGLANG_CUTLASS)) & ~blockwise
-    plain = (path == SGLANG_TRITON) | ((path == VLLM_TRITON) & (columns["old"] > 0))
-    first = (128.0, 16.0) if gpu.capability[0] == 9 else (32.0, 128.0)
-    line = _LINE / names.A_BYTES[code]
-    newer = np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0)
-    fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
-    kinds = (
-        (untuned, first[0] * one, first[1] * one, line),
-        (blockwise & (path == VLLM_TRITON), np.where(narrow, 16.0, 64.0), 128.0 * one, 128.0 * one),
-        (blockwise & (path == SGLANG_TRITON), 64.0 * one, 128.0 * one, 128.0 * one),
-        (plain, np.where(few, 16.0, 64.0), np.where(few, 32.0, 64.0), np.where(few, 64.0, 32.0)),
-        (path == VLLM_TRITON, newer, np.where(narrow, 64.0, 128.0), np.where(narrow | fp8, 128.0, 64.0)),
+@functools.cache
+def _rule_codes(sm_9: bool) -> npt.NDArray[np.intp]:
+    """(record, block scales, old release, 8-bit operands) -> place of its rule."""
+    known, flags = _rules()[0], (False, True)
+    return np.array(
+        [[[[known.index(r.tiles_of(sm_9, b, o, n)) for n in flags] for o in flags] for b in flags] for r in records().records],
     )
-    where = [kind[0] for kind in kinds]
-    rows, wide, deep = ([kind[i] for kind in kinds] for i in (1, 2, 3))
-    return Tile(np.select(where, rows, fitting), np.select(where, wide, 128.0), np.select(where, deep, line))
+
+
+def layer_tiles(gpu: GpuSpec, kernels: Kernels[MoeKernel], columns: Mapping[str, Floats], mean: Floats) -> Tile:
+    """Tiles of a whole layer whose GPU sees `mean` rows an expert: calibration/physics/moe_tiles.toml, by the kernel's record."""
+    tokens, code = columns["tokens"], columns["dtype"].astype(np.intp)
+    narrow, old = names.A_BYTES[code] < 2, columns["old"] > 0
+    rules = _rule_codes(gpu.capability[0] == 9)
+    rule = rules[kernels.code, names.BLOCK_SCALED[code].astype(np.intp), old.astype(np.intp), narrow.astype(np.intp)]
+    _, by_load, up_to, found = _rules()
+    size = np.where(by_load[rule], tokens / (columns["num_experts"] / columns["ep"]), tokens)
+    tile = found[rule, (size[..., None] > up_to[rule]).sum(axis=-1)]
+    fitting = np.clip(np.exp2(np.ceil(np.log2(mean))), 16.0, 128.0)
+    rows, depth = tile[..., 0], tile[..., 2]
+    return Tile(np.where(np.isnan(rows), fitting, rows), tile[..., 1], np.where(np.isnan(depth), _LINE / names.A_BYTES[code], depth))
 
 
 def kernel_tiles(gpu: GpuSpec, tokens: Floats, experts: Floats, hidden: Floats) -> Tile:

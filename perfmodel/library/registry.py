@@ -18,7 +18,11 @@ for _module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{_module.name}")
 
 MODELS: Mapping[str, OperatorLaw] = REGISTRY
-KINDS = tuple(dict.fromkeys(law.kind for law in MODELS.values()))
+
+
+def kinds() -> tuple[str, ...]:
+    """Kinds of tables that some law answers."""
+    return tuple(dict.fromkeys(law.kind for law in MODELS.values()))
 
 
 def parts(table: OperatorTable) -> list[tuple[str, npt.NDArray[np.intp] | slice]]:

@@ -91,8 +91,22 @@ def gemm_work(
     >>> float(gemm_work(2, 3, 4, 2, 2, 2).bytes)
     52.0
     """
+    acts, weights, out = gemm_bytes(m, n, k, a_bytes, b_bytes, out_bytes, batch)
+    return Work(gemm_flops(m, n, k, batch), acts + weights, out)
+
+
+def gemm_flops(m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, batch: npt.ArrayLike = 1) -> Any:
+    """Operations of `gemm_work`: 2 m n k."""
     mm, nn, kk, bb = (np.asarray(x, dtype=np.float64) for x in (m, n, k, batch))
-    return Work(2 * bb * mm * nn * kk, bb * (mm * kk * a_bytes + nn * kk * b_bytes), bb * mm * nn * out_bytes)
+    return 2 * bb * mm * nn * kk
+
+
+def gemm_bytes(
+    m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, a_bytes: Any, b_bytes: Any, out_bytes: Any, batch: npt.ArrayLike = 1
+) -> tuple[Any, Any, Any]:
+    """Bytes of A, of B and of C of `gemm_work`, each moved once."""
+    mm, nn, kk, bb = (np.asarray(x, dtype=np.float64) for x in (m, n, k, batch))
+    return bb * mm * kk * a_bytes, bb * nn * kk * b_bytes, bb * mm * nn * out_bytes
 
 
 def _work(columns: Columns) -> Work:

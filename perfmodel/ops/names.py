@@ -18,7 +18,8 @@ from perfmodel.errors import InputError, plain, unknown_name
 from perfmodel.hw.spec import GpuSpec
 
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_wo", "int4_wo", "nvfp4", "fp32")
-STACKS = ("any", "vllm", "sglang", "trtllm", "torch")
+STACKS = ["any", "vllm", "sglang", "trtllm", "torch"]
+"""Serving stacks by their codes; library/stacks adds those that have no place here (`add_stack`)."""
 ANY_STACK = 0
 _STACK_ALIASES = {
     "pytorch": "torch", "cublas": "torch", "tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm", "trt-llm": "trtllm", "trt_llm": "trtllm",
@@ -69,6 +70,13 @@ def stack_code(name: Any) -> int:
     if key not in STACKS:
         raise unknown_name("stack", name, STACKS[1:])
     return STACKS.index(key)
+
+
+def add_stack(name: str) -> int:
+    """Code of a stack, one more than those before where it is new."""
+    if name not in STACKS:
+        STACKS.append(name)
+    return STACKS.index(name)
 
 
 def kernel_code(name: Any) -> int:

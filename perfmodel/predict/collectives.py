@@ -22,6 +22,7 @@ from perfmodel.library.collective import LAW, CollectiveTerms, model
 from perfmodel.library.collective_stacks import DEFAULT_STACK, parse_stack
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.collective import collective_kind
+from perfmodel.predict.dispatch import Dispatch
 from perfmodel.units import US_PER_S
 
 SAME_LIBRARY = ("nccl", "torch")  # torch calls NCCL: rows of one speak for the other, what the host adds is the law's
@@ -120,6 +121,11 @@ def law_us(gpu: GpuSpec, table: OperatorTable, fitted: FittedModel) -> float:
 def law_of(_: OperatorTable) -> str:
     """Name of the constants of the law."""
     return LAW
+
+
+def runs(_: GpuSpec, __: OperatorTable) -> Dispatch | None:
+    """Algorithm and protocol are in `detail`: no stack's rule chooses between kernels."""
+    return None
 
 
 def named(_: OperatorTable) -> bool:

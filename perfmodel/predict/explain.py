@@ -11,6 +11,7 @@ from perfmodel.hw.spec import GpuSpec
 from perfmodel.learn.domain import of_gpu
 from perfmodel.learn.measured_rows import counted, rows_of
 from perfmodel.learn.transfer import PATH_MARGIN
+from perfmodel.predict.dispatch import Dispatch
 from perfmodel.predict.prediction import Prediction
 from perfmodel.references import references_of
 
@@ -38,7 +39,8 @@ class Explanation:
     `terms`: rows of term, alone_us (what that resource alone would take, by the law) and share (of `law_us`, the law's latency); terms
     overlap, so shares may add to more than 1. The answer is law_us times `learnt`, what measured rows make of it. `changes`: rows of
     change (one fact of the GPU made a tenth better) and faster (share of the latency saved).
-    `basis`: sentences; `references`: rows of title and where.
+    `basis`: sentences; `references`: rows of title and where. `dispatch`: which kernel runs and why, with the source of that rule
+    ("" where no stack is named or it has no rule).
     """
 
     title: str
@@ -49,17 +51,21 @@ class Explanation:
     references: Sequence[Mapping[str, str]]
     law_us: float
     learnt: float
+    dispatch: str = ""
+    dispatch_source: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain lists and mappings, for JSON."""
         lists = {name: [dict(row) for row in getattr(self, name)] for name in ("terms", "changes", "references")}
         law = {"law_us": self.law_us, "learnt": self.learnt}
-        return {"title": self.title, "verdict": self.verdict, **law, **lists, "basis": list(self.basis)}
+        runs = {"dispatch": self.dispatch, "dispatch_source": self.dispatch_source}
+        return {"title": self.title, "verdict": self.verdict, **runs, **law, **lists, "basis": list(self.basis)}
 
     def __str__(self) -> str:
         longest = max((float(row["alone_us"]) for row in self.terms), default=0.0) or 1.0
         width = max((len(str(row["term"])) for row in self.terms), default=0)
-        lines = [self.title, self.verdict, "", f"what each resource alone would take, of {self.law_us:.4g} us by the law:"]
+        runs = [f"{self.dispatch} ({self.dispatch_source})."] if self.dispatch else []
+        lines = [self.title, self.verdict, *runs, "", f"what each resource alone would take, of {self.law_us:.4g} us by the law:"]
         for row in self.terms:
             us = float(row["alone_us"])
             bar = "#" * max(round(BAR * us / longest), 1 if us > 0 else 0)
@@ -83,7 +89,15 @@ def better(gpu: GpuSpec, fields: tuple[str, ...], factor: float) -> GpuSpec:
 
 
 def explanation(
-    found: Prediction, *, what: str, gpu: GpuSpec, law: str, latency_of: Callable[[GpuSpec], float], card: Mapping[str, Any], named: bool
+    found: Prediction,
+    *,
+    what: str,
+    gpu: GpuSpec,
+    law: str,
+    latency_of: Callable[[GpuSpec], float],
+    card: Mapping[str, Any],
+    named: bool,
+    runs: Dispatch | None = None,
 ) -> Explanation:
     """Explain `found`. `latency_of(gpu)` is the law's latency on a changed GPU (any unit); `card` is the model's; `named`: stack given."""
     total = found.latency_us
@@ -108,6 +122,8 @@ def explanation(
         references=[{"title": r.title, "where": r.where} for r in references_of(law)],
         law_us=law_us,
         learnt=total / law_us,
+        dispatch=runs.sentence if runs else "",
+        dispatch_source=runs.source if runs else "",
     )
 
 

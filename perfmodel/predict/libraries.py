@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,10 +18,12 @@ from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions, operator_terms, predict_columns, universal_model
 from perfmodel.learn.transfer import measured_stacks
 from perfmodel.library.registry import MODELS, parts
+from perfmodel.library.stacks import table_of_stacks
 from perfmodel.library.terms import OperatorTerms
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.names import ANY_STACK, STACKS, stack_code
 from perfmodel.predict.any_stack import BY_STACK, between
+from perfmodel.predict.dispatch import Dispatch, dispatch
 from perfmodel.units import US_PER_S
 
 STACKS_KEY, OTHER_STACKS_KEY = "only_stacks", "other_stacks_share"
@@ -69,6 +70,11 @@ def law_of(table: OperatorTable) -> str:
 def named(table: OperatorTable) -> bool:
     """Whether one operator's stack is known."""
     return int(table["stack"][0]) != ANY_STACK
+
+
+def runs(gpu: GpuSpec, table: OperatorTable) -> Dispatch | None:
+    """Which kernel a stack's rules choose for one operator, and why."""
+    return dispatch(gpu, table)
 
 
 def _key(table: OperatorTable) -> str:
@@ -133,7 +139,7 @@ def _parts_of(model_key: str, columns: OperatorTable, piece: Any, model: FittedM
         yield Part(model_key, rows, model, shares[code % 2], unnamed=code > 1)
 
 
-@functools.lru_cache(maxsize=64)
+@table_of_stacks
 def _outside_fit(known: tuple[str, ...]) -> npt.NDArray[np.intp]:
     """By code of a stack: 1 where it is none of `known`."""
     found = np.ones(len(STACKS), dtype=np.intp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,11 +16,12 @@ from perfmodel.learn.calibration import CalibrationLike
 from perfmodel.learn.domain import labels
 from perfmodel.learn.model import FittedModel
 from perfmodel.learn.operators import OperatorPredictions
-from perfmodel.library.registry import KINDS as OPERATOR_KINDS
+from perfmodel.library.registry import kinds
 from perfmodel.ops import OperatorTable
 from perfmodel.ops.cells import factorized
 from perfmodel.ops.operator import Operator
 from perfmodel.predict import collectives, libraries
+from perfmodel.predict.dispatch import Dispatch
 from perfmodel.predict.explain import Explanation, explanation
 from perfmodel.predict.prediction import Prediction
 from perfmodel.units import US_PER_S
@@ -28,7 +29,7 @@ from perfmodel.units import US_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = (*OPERATOR_KINDS, "collective")
+COLLECTIVE = "collective"
 
 
 class Answerer(Protocol):
@@ -58,14 +59,19 @@ class Answerer(Protocol):
         """Whether it is known whose kernels run."""
         ...
 
+    def runs(self, gpu: GpuSpec, table: OperatorTable) -> Dispatch | None:
+        """Which kernel a stack's rules choose, and why."""
+        ...
 
-_ANSWERERS: Mapping[str, Answerer] = {**dict.fromkeys(OPERATOR_KINDS, libraries), "collective": collectives}
+
+def _answerer(kind: str) -> Answerer:
+    return collectives if kind == COLLECTIVE else libraries
 
 
 def predict_one(op: Operator, gpu: GpuSpec, *, stack: str | None = None, calibration: CalibrationLike = "auto") -> Prediction:
     """Predict one operator as the library of `stack` runs it; without a stack, the answer covers the stacks' disagreement."""
     asked = OperatorTable.of(op, stack)
-    by = _ANSWERERS[asked.kind]
+    by = _answerer(asked.kind)
     _, found = next(by.answers(gpu, asked, calibration))
     return Prediction(
         latency_us=float(found.latency_us[0]),
@@ -83,7 +89,7 @@ def predict_one(op: Operator, gpu: GpuSpec, *, stack: str | None = None, calibra
 
 
 def _explain(op: Operator, gpu: GpuSpec, asked: OperatorTable, model: FittedModel, found: Prediction) -> Explanation:
-    by = _ANSWERERS[asked.kind]
+    by = _answerer(asked.kind)
     return explanation(
         found,
         what=f"{op} by {found.detail['stack']}",
@@ -92,6 +98,7 @@ def _explain(op: Operator, gpu: GpuSpec, asked: OperatorTable, model: FittedMode
         latency_of=lambda spec: by.law_us(spec, asked, model),
         card=model.card,
         named=by.named(asked),
+        runs=by.runs(gpu, asked),
     )
 
 
@@ -101,14 +108,15 @@ def predict_frame(
     """Predict every row of a table of one kind; see predict_table."""
     import pandas as pd
 
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise unknown_name("kind of table", kind, KINDS)
+    known = (*kinds(), COLLECTIVE)
+    if not isinstance(kind, str) or kind not in known:
+        raise unknown_name("kind of table", kind, known)
     asked, length = OperatorTable.read(kind, frame), len(frame)
     numbers = {name: np.empty(length) for name in ("latency_us", "low_us", "high_us")}
     bound, tier, beyond = Labels(length), Labels(length), np.zeros(length, dtype=np.uint8)
     for spec, rows in _by_gpu(frame, gpu):
         own = asked if rows is None else asked.take(rows)
-        for at, found in _ANSWERERS[kind].answers(spec, own, calibration):
+        for at, found in _answerer(kind).answers(spec, own, calibration):
             here = at if rows is None else rows[at]
             for name, values in numbers.items():
                 values[here] = getattr(found, name)

@@ -143,7 +143,7 @@ def fp8_gemm_file(
     found: dict[int, dict[str, int]] = {}
     for done, m in enumerate(counts, start=1):
         op = Gemm(m, n, k, dtype="fp8")
-        rows = kernel_family("gemm").portable_space(spec, m, n, k, "fp8").rows()
+        rows = kernel_family("gemm").portable_space(spec, "fp8", m=m, n=n, k=k).rows()
         tiles = [r for r in rows if block_shape[1] % r["block_k"] == 0 and _columns_fit(r["block_n"], block_shape[0])]
         offered = [{**_plain(row), "group_m": group} for row, group in itertools.product(tiles, _GROUPS)]
         if not offered:
@@ -185,7 +185,7 @@ def inductor_table(
         element = names[op.dtype]
         stride = f"[1, {op.k}]" if transposed else f"[{op.n}, 1]"
         key = f"(({element}, [{op.m}, {op.k}], [{op.k}, 1]), ({element}, [{op.k}, {op.n}], {stride}))+mm"
-        rows = kernel_family("gemm").portable_space(spec, op.m, op.n, op.k, op.dtype).rows()
+        rows = kernel_family("gemm").portable_space(spec, op.dtype, m=op.m, n=op.n, k=op.k).rows()
         ranking = rank(op, spec, kernel="gemm", configs=[_plain(r) for r in rows], calibration=calibration)
         table[f"{spec.full_name}+{key}" if device_key else key] = [_template(op, c) for c in ranking.top(size("top_k", top_k))]
     return table

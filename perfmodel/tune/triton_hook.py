@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from perfmodel.dtypes import dtype as parse_dtype
@@ -23,6 +22,7 @@ from perfmodel.hw import GpuSpec
 from perfmodel.hw import gpu as find_gpu
 from perfmodel.kernels import kernel_family
 from perfmodel.kernels.configs import Configs, family_configs
+from perfmodel.kernels.family import KernelFamily
 from perfmodel.learn.calibration import Calibration, CalibrationLike, load_calibration, resolve
 from perfmodel.ops.check import size
 from perfmodel.tune.autotuner import calling, compile_together, first_dtype, numbers, race, triton_starting
@@ -218,7 +218,7 @@ def _best_measured(configs: Sequence[Any], arguments: Mapping[str, Any], spec: G
     return next((i for i, config in enumerate(configs) if config_fields(config) == best), None)
 
 
-def _sizes(arguments: Mapping[str, Any], names: Mapping[str, str], family: ModuleType) -> dict[str, int]:
+def _sizes(arguments: Mapping[str, Any], names: Mapping[str, str], family: KernelFamily) -> dict[str, int]:
     """The family's sizes from the kernel's arguments: by the caller's names, else by the usual ones, else the family's default."""
     lowered = {name.lower(): value for name, value in arguments.items()}
     found = {}

@@ -2,7 +2,7 @@
 
 Of one GPU and each kernel family: the project's own kernels, and somebody else's plain kernel, to which nothing was fitted (the form of
 the law and its round constants were set with that one in view: calibration/physics/). Rows whose repetitions disagree, and shapes most of
-whose rows do, are left out by the rule of `perfmodel evaluate ranking` (learn.evaluate.steady_rows).
+whose rows do, are left out by the rule of `perfmodel evaluate ranking` (evaluate.ranking.steady_rows).
 
 tests/accuracy/ranking.json holds the reviewed figures, which only tighten (tightening.py). `python tests/accuracy/test_ranking_gate.py`
 writes them anew; a worse one is refused, or taken with `--accept-worse "reason"`.

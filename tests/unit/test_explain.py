@@ -82,3 +82,50 @@ def test_every_operator_explains_itself(words: str, capsys: Capture) -> None:
     assert run(["explain", *words.split(), "--gpu", "h100_sxm", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["terms"] and told["basis"] and told["references"] and "h100_sxm" in told["title"]
+
+
+def test_the_stacks_rule_is_printed_with_its_reason_and_source(capsys: Capture) -> None:
+    found = pm.predict(pm.Attention("decode", 8, 1, 4096, 32, 8, 128), "h100_sxm", stack="vllm").explain()
+    assert found.dispatch.startswith("vllm 0.24 on sm_90 with a bf16 cache runs FlashAttention-3 because sm_90 has FlashAttention-3")
+    assert "get_attn_backend_cls" in found.dispatch_source
+    words = "explain attention --phase decode --batch 8 --q-len 1 --kv-len 4096 --q-heads 32 --kv-heads 8 --head-dim 128"
+    assert run([*words.split(), "--kv-dtype", "fp8", "--gpu", "l40s", "--stack", "vllm"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if " runs " in line)
+    assert line.startswith("vllm 0.24 on sm_89 with an fp8 cache runs FlashInfer because FlashAttention-2 reads no fp8 cache (")
+    assert run([*words.split(), "--gpu", "a100_sxm4_80gb", "--stack", "sglang", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "FlashAttention-2 because on sm_80" in told["dispatch"] and "server_args.py" in told["dispatch_source"]
+
+
+@pytest.mark.parametrize(
+    ("op", "stack", "gpu", "words"),
+    [
+        (pm.MLA("decode", 8, 1, 4096, 16), "vllm", "h100_sxm", "with a bf16 cache runs FlashMLA or a kernel of its form because"),
+        (pm.MLA("decode", 8, 1, 4096, 16), "vllm", "l40s", "runs a Triton kernel because kernels of warp-group multiplies do not run"),
+        (
+            pm.MLA("decode", 8, 1, 4096, 16),
+            "trtllm",
+            "l40s",
+            "trtllm 1.3 on sm_89 with a bf16 cache runs TensorRT-LLM's kernels of mma.sync",
+        ),
+        (pm.MLA("prefill", 1, 4096, 4096, 16), "sglang", "h100_sxm", "with the up-projections absorbed because"),
+        (pm.MoE(512, 4096, 1536, 64, 4), "sglang", "h100_sxm", "sglang 0.5 on sm_90 runs SGLang's Triton fused experts because"),
+        (pm.MoE(512, 4096, 1536, 64, 4), "trtllm", "h100_sxm", "runs TensorRT-LLM's CUTLASS grouped GEMMs because"),
+    ],
+)
+def test_latent_attention_and_experts_say_what_runs(op: pm.MLA | pm.MoE, stack: str, gpu: str, words: str) -> None:
+    found = pm.predict(op, gpu, stack=stack).explain()
+    assert words in found.dispatch and found.dispatch_source and f"{found.dispatch} ({found.dispatch_source})." in str(found)
+
+
+def test_without_a_stack_or_a_rule_no_kernel_is_named() -> None:
+    attention = pm.Attention("decode", 8, 1, 4096, 32, 8, 128)
+    silent = [
+        (attention, None),
+        (LARGE, "vllm"),
+        (pm.MLA("decode", 8, 1, 4096, 16), "torch"),
+        (pm.Collective("all_reduce", 2**20, 8), None),
+    ]
+    for op, stack in silent:
+        found = pm.predict(op, "h100_sxm", stack=stack).explain()
+        assert found.dispatch == "" and found.as_dict()["dispatch"] == "" and " because " not in str(found)

@@ -117,7 +117,7 @@ def test_dram_seconds() -> None:
 def terms_of(gpu: GpuSpec, config: dict[str, Any], m: int, n: int, k: int, dtype: str = "bf16", **constants: float) -> Any:
     configs = parse([config])
     facts = facts_for("gemm", gpu, dtype, configs)
-    return gemm.terms(gpu, m, n, k, dtype=dtype, configs=configs, facts=facts, constants=constant_values("gemm", constants))
+    return gemm.terms(gpu, dtype, configs, facts, constant_values("gemm", constants), m=m, n=n, k=k)
 
 
 def test_terms_of_one_config_by_hand() -> None:
@@ -181,7 +181,7 @@ def test_sizes_may_be_columns_beside_the_configs() -> None:
     configs = parse([TILE, SMALL])
     facts = facts_for("gemm", H200, "bf16", configs)
     constants = constant_values("gemm")
-    both = gemm.terms(H200, np.array([64, 4096]), 4096, np.array([512, 4096]), "bf16", configs, facts, constants)
+    both = gemm.terms(H200, "bf16", configs, facts, constants, m=np.array([64, 4096]), n=4096, k=np.array([512, 4096]))
     one = [terms_of(H200, TILE, 64, 4096, 512).latency_s[0], terms_of(H200, SMALL, 4096, 4096, 4096).latency_s[0]]
     assert both.latency_s == pytest.approx(one, rel=1e-12)
 
@@ -190,9 +190,9 @@ def test_terms_are_finite_and_named_for_every_config_of_the_space() -> None:
     for name in pm.gpus():
         spec = pm.gpu(name)
         for m, n, k in ((1, 1, 1), (17, 999, 1001), (8192, 8192, 8192)):
-            space = gemm.space(spec, m, n, k, "bf16")
+            space = gemm.space(spec, "bf16", m=m, n=n, k=k)
             facts = facts_for("gemm", spec, "bf16", space)
-            found = gemm.terms(spec, m, n, k, "bf16", space, facts, constant_values("gemm"))
+            found = gemm.terms(spec, "bf16", space, facts, constant_values("gemm"), m=m, n=n, k=k)
             assert np.isfinite(found.latency_s).all() and (found.latency_s > 0).all()
             assert all(np.isfinite(v).all() and np.broadcast_to(v, len(space)).shape == (len(space),) for v in found.features.values())
             assert set(found.bound()) <= set(found.seconds)
@@ -212,7 +212,7 @@ def test_constants_have_a_source_and_lie_in_their_range() -> None:
 @pytest.mark.parametrize("sizes", [(1, 4096, 4096), (16, 1280, 8192), (512, 4096, 4096), (8192, 8192, 8192), (17, 999, 1001)])
 def test_space_asks_only_what_is_worth_asking(name: str, sizes: tuple[int, int, int]) -> None:
     spec, (m, n, k) = pm.gpu(name), sizes
-    space = gemm.space(spec, m, n, k, "bf16")
+    space = gemm.space(spec, "bf16", m=m, n=n, k=k)
     rows = [tuple(r.values()) for r in space.rows()]
     assert len(set(rows)) == len(rows) > 20
     tiles = -(-m // space["block_m"]) * -(-n // space["block_n"])
@@ -230,7 +230,7 @@ def test_the_spaces_facts_are_compiled_ones_on_every_architecture() -> None:
         spec = pm.gpu(name)
         for dtype in ("bf16", "fp8"):
             if dtype in spec.tensor_flops and (spec.arch, dtype) != ("sm_120", "fp8"):
-                assert facts_for("gemm", spec, dtype, gemm.space(spec, 300, 4096, 4096, dtype)).exact.all(), (name, dtype)
+                assert facts_for("gemm", spec, dtype, gemm.space(spec, dtype, m=300, n=4096, k=4096)).exact.all(), (name, dtype)
 
 
 def hard(spec: GpuSpec, sizes: dict[str, int], dtype: str, configs: Configs) -> Any:

@@ -395,7 +395,7 @@ def test_baselines_order_any_space(name: str, sizes: tuple[int, int, int]) -> No
     for gpu in ("a100_sxm", "h200_sxm", "l20", "b200_sxm"):
         spec = pm.gpu(gpu)
         for dtype in ("bf16", "fp8") if "fp8" in spec.tensor_flops else ("bf16",):
-            space = gemm.space(spec, *sizes, dtype)
+            space = gemm.space(spec, dtype, **dict(zip(gemm.SIZES, sizes, strict=True)))
             score = BASELINES[name](spec, dict(zip("mnk", sizes, strict=True)), dtype, space)
             assert score.shape == (len(space),) and np.isfinite(score).all() and len(np.unique(score)) > 3
 

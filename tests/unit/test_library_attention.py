@@ -11,7 +11,7 @@ from perfmodel.library import attention_decode, attention_prefill
 from perfmodel.library.attention_kernels import decode_kernels
 from perfmodel.library.attention_splits import full_waves, plan
 from perfmodel.library.attention_tiles import narrow_tiles
-from perfmodel.library.stacks.trtllm import xqa, xqa_warpgroup
+from perfmodel.library.stacks.trtllm import xqa
 from perfmodel.ops.names import DTYPES, KERNELS, STACKS
 
 Shape = dict[str, float]
@@ -28,8 +28,7 @@ def splits(name: str, stack: str, kernel: str, kv_dtype: str = "bf16", **shape: 
     given = columns(stack, kernel, kv_dtype, **shape)
     codes = given["stack"].astype(np.intp), given["kernel"].astype(np.intp)
     fp8 = np.array([float(kv_dtype == "fp8")])
-    own, (packed, shares) = kernel == "trtllm", xqa(gpu(name), given, fp8)
-    kernels = decode_kernels(*codes, own & packed, own & xqa_warpgroup(gpu(name), given, fp8))
+    kernels, shares = decode_kernels(gpu(name), *codes, given, fp8)
     found = plan(gpu(name), kernels, given, given["kv_len"], fp8, shares, constant_values(attention_decode.LAW))
     return float(found.passes[0]), float(found.rows[0]), float(found.splits[0])
 

@@ -8,8 +8,9 @@ import pytest
 
 import perfmodel as pm
 from perfmodel.hw import gpu
-from perfmodel.library import moe_tiles
+from perfmodel.library import moe_kernels, moe_tiles
 from perfmodel.library.arch import inline_ecc
+from perfmodel.library.records import Kernels
 from perfmodel.ops import OperatorTable, moe_table
 from perfmodel.ops.names import DTYPES, KERNELS, STACKS
 
@@ -24,7 +25,8 @@ def layer(name: str, path: str, *, dtype: str = "bf16", old: float = 0.0, ep: fl
         "dtype": np.full(many, float(DTYPES.index(dtype))),
     }  # fmt: skip
     mean = np.array([2.0, 20.0, 70.0, 900.0])
-    found = moe_tiles.layer_tiles(gpu(name), columns, np.full(many, moe_tiles.PATHS.index(path)), mean)
+    kernels = Kernels(moe_kernels.records(), np.full(many, moe_kernels.names().index(path)))
+    found = moe_tiles.layer_tiles(gpu(name), kernels, columns, mean)
     return list(zip(found.rows.tolist(), found.columns.tolist(), found.depth.tolist(), strict=True))
 
 
@@ -58,7 +60,8 @@ def test_tiles_of_the_kernel_alone_follow_shared_memory() -> None:
 
 def test_paths() -> None:
     def path(stack: str, kernel: str) -> str:
-        return moe_tiles.PATHS[moe_tiles.PATH[STACKS.index(stack), KERNELS.index(kernel)]]
+        codes = np.array([STACKS.index(stack)]), np.array([KERNELS.index(kernel)])
+        return moe_kernels.names()[moe_kernels.kernels(gpu("h100_sxm"), *codes).code[0]]
 
     assert path("vllm", "other") == path("vllm", "triton") == "vllm_triton"
     assert path("sglang", "flashinfer") == "sglang_cutlass"

@@ -370,12 +370,12 @@ def test_everything_that_is_asked_about_is_compiled() -> None:
         on = gpu(name)
         made = {(b["variant"], *(b[n] for n in gemm.BINARY)) for b in gemm.binaries(int(on.arch.removeprefix("sm_")), "bf16")}
         for space in (gemm.space, gemm.portable_space):
-            asked = space(on, 4096, 4096, 4096, "bf16")
+            asked = space(on, "bf16", m=4096, n=4096, k=4096)
             rows = {(str(v), *(int(asked[n][i]) for n in gemm.BINARY)) for i, v in enumerate(asked.variant)}
             assert rows and rows <= made, name
 
 
 def test_an_element_type_that_no_table_holds_has_no_compiled_facts() -> None:
-    some = gemm.portable_space(gpu("h100_sxm"), 64, 64, 64, "bf16")
+    some = gemm.portable_space(gpu("h100_sxm"), "bf16", m=64, n=64, k=64)
     assert stored.facts_for("gemm", gpu("h100_sxm"), "bf16", some).exact.any()
     assert not stored.facts_for("gemm", gpu("h100_sxm"), "int8_wo", some).exact.any()

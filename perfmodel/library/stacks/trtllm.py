@@ -9,17 +9,10 @@ import numpy.typing as npt
 
 from perfmodel.hw.spec import GpuSpec
 from perfmodel.library.arch import warpgroup_path
-from perfmodel.library.stacks.stack import Rule, Stack, always, register
+from perfmodel.library.stacks.stack import Communication, Rule, Stack, always, register
+from perfmodel.library.stacks.usual import MLA_DECODE, MLA_PREFILL
 
 Floats = npt.NDArray[np.float64]
-TRTLLM = register(
-    Stack(
-        "trtllm",
-        attention=(Rule("trtllm", always, "it has kernels of its own", "TensorRT-LLM, fmha_v2 and XQA"),),
-        appends_with_queries=True,
-        mla_whole_requests=True,
-    )
-)
 BLOCK_TOKENS, WAVES = 128.0, 8.0  # tokens of a share at least, blocks an SM at most
 WIDEST_GROUP = 32  # query heads a KV head of XQA's kernels; wider groups run one query head at a time
 
@@ -52,3 +45,26 @@ def packs(columns: Mapping[str, Floats]) -> npt.NDArray[np.bool_]:
     group = columns["q_heads"] / columns["kv_heads"]
     found: npt.NDArray[np.bool_] = (group > 1) & (group <= WIDEST_GROUP)
     return found
+
+
+def decode_choice(gpu: GpuSpec, columns: Mapping[str, Floats], fp8: Floats) -> tuple[tuple[str, ...], npt.NDArray[np.intp], Floats]:
+    """Of its three decode kernels, which runs each call; the shares that XQA's are told."""
+    packed, shares = xqa(gpu, columns, fp8)
+    return ("mmha", "xqa", "xqa_warpgroup"), np.where(xqa_warpgroup(gpu, columns, fp8), 2, np.where(packed, 1, 0)), shares
+
+
+MLA = "TensorRT-LLM, kernels without warp groups: a block takes a whole request; the time of its public rows on mma.sync"
+TRTLLM = register(
+    Stack(
+        "trtllm",
+        release="1.3",
+        like="any",
+        attention=(Rule("trtllm", always, "it has kernels of its own", "TensorRT-LLM, fmha_v2 and XQA"),),
+        mla_prefill=MLA_PREFILL,
+        mla_decode=(MLA_DECODE[0], Rule("whole_requests", always, "its own kernels run on mma.sync, by whole requests", MLA)),
+        moe=(Rule("trtllm", always, "it has CUTLASS kernels of its own and tunes their tiles", "TensorRT-LLM, moe_kernels.cu"),),
+        decode_choosers={"trtllm": decode_choice},
+        communication=Communication(rules="trtllm"),
+        appends_with_queries=True,
+    )
+)

@@ -50,7 +50,7 @@ class OperatorTable(Mapping[str, Floats]):
         found = dict(kind.of(op))
         if kind.read is not None:
             found |= {} if stack is None else {"stack": stack}
-            return cls(kind.name, {name: np.array([v], dtype=object if isinstance(v, str) else np.float64) for name, v in found.items()})
+            return cls(kind.name, {name: _cell(value) for name, value in found.items()})
         found["stack"] = names.stack_code(stack)
         if kernel:
             found["kernel"] = names.kernel_code(kernel)
@@ -89,3 +89,12 @@ class OperatorTable(Mapping[str, Floats]):
         """The part of it that no routing avoids."""
         kind = KINDS[self.kind]
         return (kind.least_work or kind.work)(self)
+
+
+def _cell(value: Any) -> Any:
+    """A column of one row: a number, or whatever stands for a name."""
+    if isinstance(value, float):
+        return np.array([value])
+    cell = np.empty(1, dtype=object)
+    cell[0] = value
+    return cell

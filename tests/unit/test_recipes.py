@@ -17,7 +17,7 @@ import pytest
 import perfmodel as pm
 from perfmodel.cli.main import run
 from perfmodel.errors import InputError
-from perfmodel.kernels import family
+from perfmodel.kernels import FAMILIES, family, kernel_family
 from perfmodel.library import law
 from perfmodel.library.stacks import stack as stacks
 from perfmodel.library.stacks import stack_of
@@ -210,6 +210,8 @@ register(
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     """Imports a file of a contributor; what it registers is gone after the test."""
+    for name in FAMILIES:
+        kernel_family(name)  # they register when they are first asked for
     registries: tuple[dict[str, Any], ...] = (kinds.KINDS, law.REGISTRY, family.REGISTRY, stacks.REGISTRY)
     before, codes = [dict(registry) for registry in registries], list(names.STACKS)
 

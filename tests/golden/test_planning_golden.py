@@ -101,7 +101,7 @@ def planned(name: str) -> dict[str, Any]:
     page = found._repr_html_()
     return {
         "sentence": found.sentence(), "notes": found.notes(), "rows": len(found.rows), "first": rows,
-        "best each": [{k: row[k] for k in BEST} for row in map(plain, found.best_each)],
+        "best each": [{k: row[k] for k in BEST} for row in map(plain, found.best_each[:8])],
         "runners-up": [row["why_not"] for row in found.runners_up], "pareto": len(found.pareto), "binds": table(found.what_binds()),
         "commands": found.commands(), "absent": sorted(f"{r.gpu} {r.parallel} {r.reason}" for r in found.rejected)[:5],
         "page": hashlib.sha256("".join(c for c in page if not c.isdigit() and c != ".").encode()).hexdigest()[:16],

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import time
 
 import numpy as np
 import pytest
@@ -109,13 +108,12 @@ def test_the_same_question_has_the_same_answer():
     assert other.ttft != first.ttft
 
 
-def test_ten_thousand_requests_take_about_a_second(llama):
+def test_ten_thousand_requests_are_simulated_in_jumps(llama):
     rng = np.random.default_rng(0)
     isl, osl = rng.integers(200, 2000, 10000), rng.integers(50, 350, 10000)
-    simulate(llama, VLLM, isl[:500], osl[:500], kv_tokens=4e5, concurrency=64)
-    start = time.process_time()
-    simulate(llama, VLLM, isl, osl, kv_tokens=4e5, arrival_s=np.cumsum(rng.exponential(0.1, 10000)))
-    assert time.process_time() - start < 3.0  # 0.8 s on an idle core
+    trace = simulate(llama, VLLM, isl, osl, kv_tokens=4e5, arrival_s=np.cumsum(rng.exponential(0.1, 10000)))
+    assert len(trace.ttft_s) == 10_000 and np.isfinite(trace.ttft_s).all()
+    assert trace.steps < osl.sum() / 20  # whole stretches of decode at once, not a step a token
 
 
 def test_a_prefix_cache_shortens_the_first_token_and_speculation_the_others(llama):
